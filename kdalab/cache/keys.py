@@ -1,0 +1,71 @@
+"""A token sequence as the cache sees it: whole pages, compared as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kdalab.errors import KdalabError
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixKey:
+    """The whole pages of one prompt.
+
+    ``data`` holds ``page_bytes`` bytes for each page, so that comparing a run of pages is one
+    memory comparison. For real tokens a page's bytes are its token ids; for a trace they are the
+    id of its block. ``n_tokens`` counts the prompt's tokens, including those of a last, partial
+    page that ``data`` leaves out.
+    """
+
+    data: bytes
+    page_bytes: int
+    page_tokens: int
+    n_tokens: int
+
+    @classmethod
+    def from_tokens(cls, tokens: Sequence[int], page_tokens: int) -> PrefixKey:
+        """Key of a token sequence with pages of ``page_tokens`` tokens."""
+        ids = np.asarray(tokens, dtype=np.int32)
+        whole = len(ids) // page_tokens * page_tokens
+        return cls(ids[:whole].tobytes(), 4 * page_tokens, page_tokens, len(ids))
+
+    @classmethod
+    def from_blocks(cls, blocks: Sequence[int], block_tokens: int, n_tokens: int) -> PrefixKey:
+        """Key of a trace request: ``blocks`` are the ids of its blocks of ``block_tokens`` tokens.
+
+        Only blocks that ``n_tokens`` fills completely take part; the last one may be partial.
+        """
+        whole = n_tokens // block_tokens
+        if whole > len(blocks):
+            raise KdalabError(
+                f"{n_tokens:,} tokens fill {whole:,} blocks of {block_tokens}, "
+                f"but only {len(blocks):,} block ids are given"
+            )
+        ids = np.asarray(blocks[:whole], dtype=np.int64)
+        return cls(ids.tobytes(), 8, block_tokens, n_tokens)
+
+    @property
+    def n_pages(self) -> int:
+        """Whole pages."""
+        return len(self.data) // self.page_bytes
+
+    def page(self, index: int) -> bytes:
+        """The bytes of page ``index``."""
+        start = index * self.page_bytes
+        return self.data[start : start + self.page_bytes]
+
+
+def common_pages(a: bytes, b: bytes, page_bytes: int) -> int:
+    """Number of leading pages that ``a`` and ``b`` share (halving, on memory comparisons)."""
+    low, high = 0, min(len(a), len(b)) // page_bytes
+    while low < high:
+        middle = (low + high + 1) // 2
+        cut = slice(low * page_bytes, middle * page_bytes)
+        if a[cut] == b[cut]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

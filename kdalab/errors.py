@@ -1,0 +1,13 @@
+"""The one family of errors that KDALab raises on purpose."""
+
+
+class KdalabError(ValueError):
+    """Bad input or an impossible request: the message says what is wrong, what is allowed, what to do."""
+
+
+class InvariantError(AssertionError):
+    """A rule of the design does not hold; ``check()`` raises it with the broken rule named."""
+
+
+class OutOfSlotsError(KdalabError):
+    """A pool has too few free slots; nothing was taken."""
