@@ -1,0 +1,63 @@
+"""Entry point of the ``kdalab`` command."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated
+
+import typer
+
+from kdalab import __version__
+from kdalab.errors import KdalabError
+
+COMMANDS = ("demo", "size", "replay", "verify", "bench", "plot")
+"""Sub-commands in the order of the help; each is a module of this package."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kdalab {__version__}")
+        raise typer.Exit
+
+
+def build_app() -> typer.Typer:
+    """The whole command line. A module offers ``app`` (a group) or ``command`` (one command)."""
+    app = typer.Typer(
+        name="kdalab",
+        help="How hybrid models with Kimi Delta Attention change prefix caching, by running it.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_show_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        pass
+
+    for name in COMMANDS:
+        module = importlib.import_module(f"kdalab.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(module.command)
+    return app
+
+
+def run() -> None:
+    """Run the command line; a known error becomes one line and exit code 2."""
+    try:
+        build_app()()
+    except KdalabError as error:
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(141)  # the reader of a pipe has gone, as after `| head`
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,22 @@
+"""Requests -> steps -> events. The engine is the only place that changes everything."""
+
+from kdalab.engine.config import CELL, EngineConfig
+from kdalab.engine.core import Engine
+from kdalab.engine.events import Event
+from kdalab.engine.faults import Faults
+from kdalab.engine.request import Phase, Request
+from kdalab.engine.view import NodeView, RequestView, View, fold
+
+__all__ = [
+    "CELL",
+    "Engine",
+    "EngineConfig",
+    "Event",
+    "Faults",
+    "NodeView",
+    "Phase",
+    "Request",
+    "RequestView",
+    "View",
+    "fold",
+]

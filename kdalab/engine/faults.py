@@ -1,0 +1,37 @@
+"""The one place where an invariant can be switched off, for the page that shows what breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from kdalab.errors import KdalabError
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """All off in every engine that does not ask for them by name.
+
+    ``skip_replay``: trust the token match. The latent KV up to the match is there, but the
+    recurrent and conv state stay at the older restore point: kinds of different boundaries are
+    mixed.
+
+    ``drop_conv``: restore the recurrent state without the conv state, as if a state were one
+    tensor.
+    """
+
+    skip_replay: bool = False
+    drop_conv: bool = False
+
+    @classmethod
+    def named(cls, names: list[str]) -> Faults:
+        """``["skip_replay"]`` -> those switched on; an unknown name lists the known ones."""
+        known = [f.name for f in fields(cls)]
+        unknown = [n for n in names if n not in known]
+        if unknown:
+            raise KdalabError(f"unknown fault {unknown[0]!r}; known: {', '.join(known)}")
+        return cls(**dict.fromkeys(names, True))
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """Names of the faults that are on."""
+        return tuple(f.name for f in fields(self) if getattr(self, f.name))

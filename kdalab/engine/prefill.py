@@ -1,0 +1,156 @@
+"""Chunked prefill on an absolute grid, with checkpoints at the boundaries the placement chose.
+
+A prompt is computed cell by cell, and a cell always covers tokens [64 i, 64 i + 64) whatever the
+chunk, the restore point or the prompt's length. So a restored run and a cold run do the same
+arithmetic on the same numbers, and their difference is exactly 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from kdalab.cache import Bytes
+from kdalab.engine import decode
+from kdalab.engine import events as ev
+from kdalab.engine.config import CELL
+from kdalab.engine.request import Phase, Request
+from kdalab.errors import OutOfSlotsError
+from kdalab.memory import CACHE
+
+if TYPE_CHECKING:
+    from kdalab.engine.core import Engine
+
+
+def run_chunk(engine: Engine) -> None:
+    """Prefill up to ``chunk_tokens`` tokens, oldest request first; only a prompt's end may be
+    shorter than a cell."""
+    budget = engine.config.chunk_tokens // CELL * CELL
+    for request in [r for r in engine.running if r.phase is Phase.PREFILL]:
+        if budget < CELL:
+            return
+        end = min(request.n_tokens, request.computed + budget)
+        budget -= -(-(end - request.computed) // CELL) * CELL
+        while request.computed < end:
+            _run_segment(engine, request, _next_stop(request, end))
+        if request.computed == request.n_tokens:
+            request.phase = Phase.DECODE
+            _first_token(engine, request)
+
+
+def _next_stop(request: Request, end: int) -> int:
+    """The next boundary that needs something done: a checkpoint, or the chunk's end."""
+    stops = [b for b in request.boundaries if request.computed < b <= end]
+    if request.stale_state is not None:
+        stops.append(_trusted(request))
+    return min([s for s in stops if s > request.computed] + [end])
+
+
+def _run_segment(engine: Engine, request: Request, end: int) -> None:
+    start = request.computed
+    for first in range(start, end, CELL):
+        _run_cell(engine, request, first, min(first + CELL, end))
+    request.computed = end
+    known = request.token_match
+    if start < known:
+        engine.emit(ev.Replayed(request.name, start, min(end, known)))
+    if end > known:
+        engine.emit(ev.Computed(request.name, max(start, known), end))
+    if request.stale_state is not None and end >= _trusted(request):
+        _lose_replay(engine, request)
+    elif end in request.boundaries and not engine.config.faults.active:
+        _checkpoint(engine, request, end)
+
+
+def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
+    keep = engine.config.keep_logits
+    recurrent, conv = engine.active.read(request.active_slot)
+    out = engine.model.prefill_cell(
+        torch.tensor(request.tokens[first:last]),
+        first,
+        recurrent,
+        conv,
+        engine.latents.gather(request.pages, first),
+        logits="all" if keep else ("last" if last == request.n_tokens else "none"),
+    )
+    engine.active.write(request.active_slot, out.recurrent, out.conv, request.name)
+    engine.latents.write(request.pages, first, out.latent, request.name)
+    if out.logits is not None and keep:
+        request.logits.extend(out.logits)
+    elif out.logits is not None:
+        request.logits[:] = [out.logits[-1]]
+
+
+def _first_token(engine: Engine, request: Request) -> None:
+    if request.max_new_tokens == 0:
+        engine.finish(request, "prefilled")
+    else:
+        decode.take_token(engine, request, request.logits[-1])
+
+
+def _checkpoint(engine: Engine, request: Request, boundary: int) -> None:
+    """Freeze the private state at ``boundary`` and enter it into the tree with its pages."""
+    if request.lease is None:
+        return
+    name = request.name
+    if not engine.checkpoints.slots.n_free:
+        room = engine.cache.evict(Bytes(state=engine.checkpoints.slot_bytes))
+        engine.give_back(room, name, f"a checkpoint slot for {name}")
+    try:
+        checkpoint = engine.checkpoints.store(engine.active, request.active_slot, boundary, name)
+    except OutOfSlotsError:
+        engine.emit(ev.SnapshotSkipped(name, boundary))
+        return
+    engine.emit(
+        ev.Snapshotted(
+            name,
+            request.active_slot,
+            checkpoint.slot,
+            boundary,
+            engine.checkpoints.slot_bytes,
+        )
+    )
+    own = request.pages[request.n_shared : boundary // engine.config.page_tokens]
+    done = engine.cache.commit(request.lease, request.key, own, checkpoint)
+    engine.latents.free(done.duplicate_pages, name)
+    engine.latents.slots.transfer(own[len(done.duplicate_pages) :], name, CACHE)
+    if done.state_existed:
+        engine.checkpoints.free([checkpoint.slot])
+    request.lease = done.lease
+    request.pages[: len(done.lease.pages)] = done.lease.pages
+    engine.emit(
+        ev.Inserted(
+            name,
+            done.lease.node,
+            boundary,
+            checkpoint.slot,
+            done.lease.pages,
+            done.duplicate_pages,
+            done.state_existed,
+            done.changes,
+        )
+    )
+
+
+def _trusted(request: Request) -> int:
+    """Where a run that trusts the token match would start: the last cell within it."""
+    return min(request.token_match, request.n_tokens - 1) // CELL * CELL
+
+
+def _lose_replay(engine: Engine, request: Request) -> None:
+    """Fault ``skip_replay``: the KV is that of the token match, the state that of the restore
+    point."""
+    assert request.stale_state is not None
+    if request.computed == _trusted(request):
+        recurrent, conv = request.stale_state
+        engine.active.write(request.active_slot, recurrent, conv, request.name)
+        engine.emit(
+            ev.FaultInjected(
+                request.name,
+                "skip_replay",
+                f"latent KV of {request.computed:,} tokens is paired with the state of "
+                f"{request.restore:,}.",
+            )
+        )
+    request.stale_state = None

@@ -1,0 +1,198 @@
+"""The state of everything at event i, as a fold over events[:i].
+
+Because nothing but the log goes in, stepping back is as easy as stepping forward. A test folds
+the log after every step and compares the result with the live objects (``Engine.view``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from kdalab.cache.protocol import Added, Dropped, Revived, Split
+from kdalab.engine import events as ev
+from kdalab.memory.slots import CACHE
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node of the tree: tokens [start, end), its pages, its checkpoint slot or None."""
+
+    id: int
+    parent: int
+    start: int
+    end: int
+    pages: tuple[int, ...]
+    state: int | None
+
+    @property
+    def is_tombstone(self) -> bool:
+        """KV without a state: known text, no restore point."""
+        return self.state is None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """One request: where it is, what it holds. Lengths in tokens; -1 means no slot, no node."""
+
+    name: str
+    n_tokens: int
+    phase: str = "waiting"
+    token_match: int = 0
+    restore: int = 0
+    computed: int = 0
+    active_slot: int = -1
+    node: int = -1
+    pages: tuple[int, ...] = ()
+    n_shared: int = 0
+    generated: tuple[int, ...] = ()
+
+    @property
+    def is_running(self) -> bool:
+        """True while it holds slots."""
+        return self.phase in ("prefill", "decode")
+
+
+@dataclass(slots=True)
+class View:
+    """Everything a page draws. ``active`` and ``pages`` name each slot's owner (a request,
+    "cache", or None when free); ``checkpoints`` names the tree node each slot belongs to."""
+
+    active: list[str | None]
+    checkpoints: list[int | None]
+    pages: list[str | None]
+    nodes: dict[int, NodeView] = field(default_factory=dict)
+    requests: dict[str, RequestView] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, n_active: int, n_checkpoints: int, n_pages: int) -> View:
+        """The view before the first event."""
+        return cls([None] * n_active, [None] * n_checkpoints, [None] * n_pages)
+
+    def copy(self) -> View:
+        """An independent copy (records are frozen, so the containers are enough)."""
+        return View(
+            list(self.active),
+            list(self.checkpoints),
+            list(self.pages),
+            dict(self.nodes),
+            dict(self.requests),
+        )
+
+    def readers(self, node: int) -> tuple[str, ...]:
+        """Running requests whose locks hold ``node``: those that end there or below."""
+        names = []
+        for request in self.requests.values():
+            at = request.node if request.is_running else -1
+            while at > 0:
+                if at == node:
+                    names.append(request.name)
+                    break
+                at = self.nodes[at].parent
+        return tuple(names)
+
+
+def fold(events: Iterable[ev.Event], start: View) -> View:
+    """The view after ``events``, beginning at ``start`` (which is left as it is)."""
+    view = start.copy()
+    for event in events:
+        apply(view, event)
+    return view
+
+
+def apply(view: View, event: ev.Event) -> None:
+    """Bring ``view`` forward by one event."""
+    name = event.request
+    match event:
+        case ev.Submitted():
+            view.requests[name] = RequestView(name, event.n_tokens)
+        case ev.Matched():
+            _update(view, name, token_match=event.token_match, restore=event.restore)
+        case ev.Admitted():
+            view.active[event.active_slot] = name
+            for page in event.private_pages:
+                view.pages[page] = name
+            _update(
+                view,
+                name,
+                phase="prefill",
+                active_slot=event.active_slot,
+                node=event.node,
+                computed=event.restore,
+                pages=event.shared_pages + event.private_pages,
+                n_shared=len(event.shared_pages),
+            )
+        case ev.Replayed() | ev.Computed():
+            request = view.requests[name]
+            done = event.end >= request.n_tokens
+            _update(view, name, computed=event.end, phase="decode" if done else "prefill")
+        case ev.Inserted():
+            _insert(view, event)
+        case ev.Decoded():
+            request = view.requests[name]
+            _update(
+                view,
+                name,
+                generated=(*request.generated, event.token),
+                computed=event.position,
+            )
+        case ev.Evicted():
+            for dropped in event.dropped:
+                _drop(view, dropped)
+        case ev.Finished():
+            view.active[event.active_slot] = None
+            for page in event.freed_pages:
+                view.pages[page] = None
+            _update(view, name, phase="finished", active_slot=-1, node=-1, pages=(), n_shared=0)
+        case ev.Cancelled():
+            _update(view, name, phase="cancelled")
+        case _:
+            pass  # the others say how, and change nothing that is drawn from the view
+
+
+def _update(view: View, name: str, **changes: object) -> None:
+    view.requests[name] = replace(view.requests[name], **changes)  # type: ignore[arg-type]
+
+
+def _insert(view: View, event: ev.Inserted) -> None:
+    for change in event.changes:
+        match change:
+            case Split(node=lower_id, upper=upper_id, at=at):
+                lower = view.nodes[lower_id]
+                cut = len(lower.pages) * (at - lower.start) // (lower.end - lower.start)
+                view.nodes[upper_id] = NodeView(
+                    upper_id, lower.parent, lower.start, at, lower.pages[:cut], None
+                )
+                view.nodes[lower_id] = replace(
+                    lower, parent=upper_id, start=at, pages=lower.pages[cut:]
+                )
+            case Added(node=node, parent=parent, start=start, end=end, pages=pages, state=state):
+                view.nodes[node] = NodeView(node, parent, start, end, tuple(pages), state)
+                view.checkpoints[state] = node
+                for page in pages:
+                    view.pages[page] = CACHE
+            case Revived(node=node, state=state):
+                view.nodes[node] = replace(view.nodes[node], state=state)
+                view.checkpoints[state] = node
+    for page in event.duplicate_pages:
+        view.pages[page] = None
+    request = view.requests[event.request]
+    own = request.pages[len(event.pages) :]
+    _update(
+        view,
+        event.request,
+        node=event.node,
+        pages=event.pages + own,
+        n_shared=len(event.pages),
+    )
+
+
+def _drop(view: View, dropped: Dropped) -> None:
+    if dropped.state is not None:
+        view.checkpoints[dropped.state] = None
+    if dropped.removed:
+        del view.nodes[dropped.node]
+        for page in dropped.pages:
+            view.pages[page] = None
+    else:
+        view.nodes[dropped.node] = replace(view.nodes[dropped.node], state=None)

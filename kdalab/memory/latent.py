@@ -1,0 +1,75 @@
+"""Paged latent KV: what attention reads back, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kdalab.errors import KdalabError
+from kdalab.memory.active import POISON
+from kdalab.memory.slots import SlotAllocator
+
+
+class LatentPool:
+    """Pages of ``page_tokens`` tokens, all MLA layers of a token side by side.
+
+    Shape: ``data`` [page, MLA layer, token in page, latent | rope channel].
+    """
+
+    def __init__(
+        self, n: int, n_layers: int, page_tokens: int, dim: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.slots = SlotAllocator(n, "latent pages")
+        self.page_tokens = page_tokens
+        self.fill: float | None = POISON  # what freed pages are overwritten with; None: nothing
+        self.data = torch.full((n, n_layers, page_tokens, dim), POISON, dtype=dtype)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page, all layers."""
+        return self.data[0].nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pool."""
+        return self.data.nbytes
+
+    def write(self, pages: Sequence[int], start: int, latent: torch.Tensor, owner: str) -> None:
+        """Write the latents of tokens [start, start + n).
+
+        Args:
+            pages: the request's page table, from token 0 on.
+            start: first token.
+            latent: [MLA layer, n tokens, channel].
+            owner: must own every page that is written; shared pages are read-only.
+        """
+        size = self.page_tokens
+        n = latent.shape[1]
+        for index in range(start // size, (start + n - 1) // size + 1):
+            page = pages[index]
+            holder = self.slots.owner(page)
+            if holder != owner:
+                raise KdalabError(
+                    f"latent page {page} belongs to {holder or 'nobody'}; {owner} must not write it"
+                )
+            first, last = max(start, index * size), min(start + n, (index + 1) * size)
+            self.data[page, :, first - index * size : last - index * size] = latent[
+                :, first - start : last - start
+            ]
+
+    def gather(self, pages: Sequence[int], n: int) -> torch.Tensor:
+        """Latents of tokens [0, n) in order: [MLA layer, n, channel] (a copy)."""
+        n_layers, dim = self.data.shape[1], self.data.shape[3]
+        if n == 0:
+            return self.data.new_empty((n_layers, 0, dim))
+        count = -(-n // self.page_tokens)
+        index = torch.tensor(pages[:count])
+        whole = self.data[index].transpose(0, 1).reshape(n_layers, -1, dim)
+        return whole[:, :n]
+
+    def free(self, pages: Sequence[int], owner: str) -> None:
+        """Give pages back and poison them."""
+        self.slots.free(pages, owner)
+        if pages and self.fill is not None:
+            self.data[torch.tensor(list(pages))] = self.fill

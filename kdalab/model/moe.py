@@ -1,0 +1,77 @@
+"""Feed-forward layers: a gated MLP, and the mixture of experts with a sigmoid router.
+
+Every expert runs over all rows of the cell, with weight 0 for the rows that did not choose it.
+Gathering just the rows that did would make the shape of a product, and with it the last bits of
+a token's result, depend on what its neighbours chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch.nn.functional import linear, silu
+
+from kdalab.model.config import KimiLinearConfig
+
+
+class MLP:
+    """SwiGLU: ``down(silu(gate(x)) * up(x))``."""
+
+    def __init__(self, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> None:
+        self.w_gate_up = torch.cat([gate, up])
+        self.w_down = down
+
+    def __call__(self, x: torch.Tensor, n: int | None = None) -> torch.Tensor:
+        gate, up = linear(x, self.w_gate_up).chunk(2, -1)
+        return linear(silu(gate) * up, self.w_down)
+
+
+class MoE:
+    """Routed and shared experts; weights under Hugging Face's names (after
+    ``block_sparse_moe.``)."""
+
+    def __init__(self, config: KimiLinearConfig, w: Mapping[str, torch.Tensor]) -> None:
+        self.top_k, self.n_experts = config.num_experts_per_token, config.num_experts
+        self.n_groups, self.top_groups = config.num_expert_group, config.topk_group
+        self.renormalize, self.scale = config.moe_renormalize, config.routed_scaling_factor
+        self.w_router = w["gate.weight"]
+        self.bias = w["gate.e_score_correction_bias"]
+        self.experts = [
+            MLP(*(w[f"experts.{e}.{part}.weight"] for part in ("w1", "w3", "w2")))
+            for e in range(self.n_experts)
+        ]
+        self.shared = MLP(
+            *(w[f"shared_experts.{part}_proj.weight"] for part in ("gate", "up", "down"))
+        )
+
+    def __call__(self, x: torch.Tensor, n: int | None = None) -> torch.Tensor:
+        """[row, hidden] -> [row, hidden]; rows from ``n`` on are padding and choose no expert."""
+        weights = self.route(x)
+        if n is not None:
+            weights[n:] = 0
+        out = torch.zeros_like(x)
+        for e in torch.nonzero(weights.any(0)).flatten().tolist():
+            out += weights[:, e : e + 1] * self.experts[e](x)
+        return out + self.shared(x)
+
+    def route(self, x: torch.Tensor) -> torch.Tensor:
+        """Weight of each expert for each row, [row, expert], 0 where not chosen.
+
+        The correction bias takes part in the choice only; with several groups the choice is
+        limited to the best groups (DeepSeek-V3's router).
+        """
+        wide = torch.promote_types(x.dtype, torch.float32)
+        scores = torch.sigmoid(linear(x.to(wide), self.w_router.to(wide)))
+        choice = scores + self.bias
+        if self.n_groups > 1:
+            grouped = choice.view(-1, self.n_groups, self.n_experts // self.n_groups)
+            best = grouped.topk(2, -1).values.sum(-1).topk(self.top_groups, -1).indices
+            keep = torch.zeros(grouped.shape[:2], dtype=torch.bool).scatter_(1, best, True)
+            choice = grouped.masked_fill(~keep[..., None], float("-inf")).flatten(1)
+        chosen = choice.topk(self.top_k, -1).indices
+        picked = scores.gather(1, chosen)
+        if self.renormalize:
+            picked = picked / (picked.sum(-1, keepdim=True) + 1e-20)
+        dense = torch.zeros_like(scores).scatter_(1, chosen, picked * self.scale)
+        return dense.to(x.dtype)

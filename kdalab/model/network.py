@@ -1,0 +1,301 @@
+"""The whole network, one cell or one decode step at a time.
+
+Prefill runs on an absolute grid of cells of 64 tokens, each computed by tensors of one fixed
+shape. A token's numbers are then a function of the tokens before it and of its position, bit for
+bit: not of the prompt's length, of the tokens after it, or of where a restored run began.
+Decode runs on a fixed number of rows for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch.nn.functional import embedding, linear
+
+from kdalab.errors import KdalabError
+from kdalab.model.config import KimiLinearConfig
+from kdalab.model.kda import KDALayer
+from kdalab.model.mla import MLALayer
+from kdalab.model.norm import rms_norm
+
+CELL = 64
+"""Tokens of one prefill cell."""
+
+
+class CellOutput(NamedTuple):
+    """After one cell: ``logits`` [n or 1, vocab] (None if not asked for), ``recurrent``
+    [KDA layer, value head, V, K], ``conv`` [KDA layer, W-1, q|k|v], ``latent``
+    [MLA layer, n, latent|rope]."""
+
+    logits: torch.Tensor | None
+    recurrent: torch.Tensor
+    conv: torch.Tensor
+    latent: torch.Tensor
+
+
+class DecodeOutput(NamedTuple):
+    """After one token of each of B requests: as ``CellOutput`` with B first, and ``latent``
+    [B, MLA layer, latent|rope]."""
+
+    logits: torch.Tensor
+    recurrent: torch.Tensor
+    conv: torch.Tensor
+    latent: torch.Tensor
+
+
+class Block(NamedTuple):
+    """One decoder layer."""
+
+    norm: torch.Tensor
+    attention: KDALayer | MLALayer
+    post_norm: torch.Tensor
+    feed_forward: Callable[..., torch.Tensor]
+
+
+class HybridModel:
+    """A Kimi-Linear network. Build it with ``tiny_model`` or ``load_pretrained``.
+
+    Args:
+        config: shapes.
+        embed: [vocab, hidden].
+        blocks: the decoder layers in order.
+        norm: [hidden], the final norm.
+        head: [vocab, hidden].
+        decode_rows: rows of a decode step; fewer requests are padded to it.
+    """
+
+    def __init__(
+        self,
+        config: KimiLinearConfig,
+        embed: torch.Tensor,
+        blocks: Sequence[Block],
+        norm: torch.Tensor,
+        head: torch.Tensor,
+        decode_rows: int = 8,
+    ) -> None:
+        self.config = config
+        self.embed, self.norm, self.head = embed, norm, head
+        self.blocks = list(blocks)
+        self.decode_rows = decode_rows
+        self.dtype = embed.dtype
+        self.vocab_size = config.vocab_size
+        self.n_kda_layers = len(config.kda_layers)
+        self.n_mla_layers = len(config.full_attn_layers)
+        self.latent_dim = config.latent_dim
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """fp32, or fp64 in a model of that precision."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @property
+    def recurrent_shape(self) -> tuple[int, int, int, int]:
+        """[KDA layer, value head, V, K]."""
+        c = self.config
+        return self.n_kda_layers, c.linear_num_heads, c.linear_head_dim, c.linear_head_dim
+
+    @property
+    def conv_shape(self) -> tuple[int, int, int]:
+        """[KDA layer, W-1 inputs, q|k|v]."""
+        c = self.config
+        return self.n_kda_layers, c.linear_conv_kernel_dim - 1, 3 * c.kda_width
+
+    def zero_state(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(recurrent, conv, latent) before the first token."""
+        return (
+            torch.zeros(self.recurrent_shape, dtype=self.state_dtype),
+            torch.zeros(self.conv_shape, dtype=self.dtype),
+            torch.zeros(self.n_mla_layers, 0, self.latent_dim, dtype=self.dtype),
+        )
+
+    def prefill_cell(
+        self,
+        tokens: torch.Tensor,
+        start: int,
+        recurrent: torch.Tensor,
+        conv: torch.Tensor,
+        latent: torch.Tensor,
+        logits: Literal["all", "last", "none"] = "last",
+    ) -> CellOutput:
+        """Compute tokens [start, start + n) of one sequence, 1 <= n <= 64.
+
+        Args:
+            tokens: [n] ids.
+            start: a multiple of 64.
+            recurrent, conv: the states after ``start`` tokens (not modified).
+            latent: [MLA layer, start, latent|rope], all tokens before.
+            logits: for every token, for the last one, or for none.
+
+        Raises:
+            KdalabError: a start off the grid, too many tokens, ids outside the vocabulary, or
+                states whose shapes are not those of this model at ``start``.
+        """
+        if start % CELL:
+            raise KdalabError(f"a cell starts at a multiple of {CELL} tokens, not at {start}")
+        return self._cell(tokens, start, recurrent, conv, latent, logits)
+
+    @torch.inference_mode()
+    def _cell(
+        self,
+        tokens: torch.Tensor,
+        start: int,
+        recurrent: torch.Tensor,
+        conv: torch.Tensor,
+        latent: torch.Tensor,
+        logits: Literal["all", "last", "none"],
+    ) -> CellOutput:
+        n = len(tokens)
+        if not 1 <= n <= CELL:
+            raise KdalabError(f"a cell holds 1 to {CELL} tokens, not {n}")
+        self._check_ids(tokens)
+        self._check("recurrent", recurrent, self.recurrent_shape)
+        self._check("conv", conv, self.conv_shape)
+        self._check("latent", latent, (self.n_mla_layers, start, self.latent_dim))
+        x = self.embed.new_zeros(CELL, self.config.hidden_size)
+        x[:n] = embedding(tokens, self.embed)
+        new_recurrent, new_conv = torch.empty_like(recurrent), torch.empty_like(conv)
+        new_latent = latent.new_empty(self.n_mla_layers, n, self.latent_dim)
+        kda = mla = 0
+        for block in self.blocks:
+            h = rms_norm(x, block.norm, self.config.rms_norm_eps)
+            if isinstance(block.attention, KDALayer):
+                y, new_recurrent[kda], new_conv[kda] = block.attention.prefill(
+                    h, n, recurrent[kda], conv[kda]
+                )
+                kda += 1
+            else:
+                y, new_latent[mla] = block.attention.prefill(h, n, latent[mla])
+                mla += 1
+            x = x + y
+            h = rms_norm(x, block.post_norm, self.config.rms_norm_eps)
+            x = x + block.feed_forward(h, n)
+        out = None
+        if logits != "none":
+            # All rows, whatever is asked for: a product of one shape, the same bits.
+            rows = self._logits(x)
+            out = rows[:n] if logits == "all" else rows[n - 1 : n]
+        return CellOutput(out, new_recurrent, new_conv, new_latent)
+
+    @torch.inference_mode()
+    def decode(
+        self,
+        tokens: torch.Tensor,
+        positions: Sequence[int],
+        recurrent: torch.Tensor,
+        conv: torch.Tensor,
+        latents: Sequence[torch.Tensor],
+    ) -> DecodeOutput:
+        """One token of each of B requests, B <= ``decode_rows``.
+
+        Args:
+            tokens: [B] ids.
+            positions: position of each token; the states have seen that many tokens.
+            recurrent: [B, KDA layer, value head, V, K].
+            conv: [B, KDA layer, W-1, q|k|v].
+            latents: B tensors [MLA layer, position, latent|rope].
+        """
+        b, rows = len(tokens), self.decode_rows
+        if not 1 <= b <= rows:
+            raise KdalabError(f"a decode step holds 1 to {rows} requests, not {b}")
+        self._check_ids(tokens)
+        self._check("recurrent", recurrent, (b, *self.recurrent_shape))
+        self._check("conv", conv, (b, *self.conv_shape))
+        if len(positions) != b or len(latents) != b:
+            raise KdalabError(f"{b} tokens, {len(positions)} positions, {len(latents)} latents")
+        for position, latent in zip(positions, latents, strict=True):
+            self._check("latents", latent, (self.n_mla_layers, position, self.latent_dim))
+        x = self.embed.new_zeros(rows, self.config.hidden_size)
+        x[:b] = embedding(tokens, self.embed)
+        states = recurrent.new_zeros(rows, *self.recurrent_shape)
+        windows = conv.new_zeros(rows, *self.conv_shape)
+        states[:b], windows[:b] = recurrent, conv
+        new_latent = x.new_empty(rows, self.n_mla_layers, self.latent_dim)
+        kda = mla = 0
+        for block in self.blocks:
+            h = rms_norm(x, block.norm, self.config.rms_norm_eps)
+            if isinstance(block.attention, KDALayer):
+                y, states[:, kda], windows[:, kda] = block.attention.decode(
+                    h, states[:, kda], windows[:, kda]
+                )
+                kda += 1
+            else:
+                y, new_latent[:, mla] = block.attention.decode(h, [c[mla] for c in latents])
+                mla += 1
+            x = x + y
+            h = rms_norm(x, block.post_norm, self.config.rms_norm_eps)
+            x = x + block.feed_forward(h, b)
+        return DecodeOutput(self._logits(x)[:b], states[:b], windows[:b], new_latent[:b])
+
+    def logits(
+        self, tokens: Sequence[int] | torch.Tensor, pieces: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """Logits [n_tokens, vocab] of a whole sequence, from nothing.
+
+        Args:
+            tokens: ids, at least one.
+            pieces: lengths to cut the sequence into, carrying the states across; they need not
+                end on the grid (then the result is equal to rounding, not bit for bit).
+        """
+        ids = torch.as_tensor(tokens, dtype=torch.long)
+        if ids.ndim != 1 or len(ids) == 0:
+            raise KdalabError("tokens must be a non-empty list of ids")
+        pieces = [len(ids)] if pieces is None else list(pieces)
+        if any(p <= 0 for p in pieces) or sum(pieces) != len(ids):
+            raise KdalabError(f"pieces {pieces} must be positive and add up to {len(ids)} tokens")
+        recurrent, conv, latent = self.zero_state()
+        rows, at = [], 0
+        for piece in pieces:
+            end = at + piece
+            while at < end:
+                stop = min(end, (at // CELL + 1) * CELL)
+                out = self._cell(ids[at:stop], at, recurrent, conv, latent, "all")
+                assert out.logits is not None
+                recurrent, conv = out.recurrent, out.conv
+                latent = torch.cat([latent, out.latent], 1)
+                rows.append(out.logits)
+                at = stop
+        return torch.cat(rows)
+
+    def greedy(self, tokens: Sequence[int], n: int) -> list[int]:
+        """``n`` most likely tokens after a prompt: prefill cell by cell, then decode."""
+        ids = torch.as_tensor(tokens, dtype=torch.long)
+        recurrent, conv, latent = self.zero_state()
+        logits = None
+        for at in range(0, len(ids), CELL):
+            out = self.prefill_cell(ids[at : at + CELL], at, recurrent, conv, latent)
+            recurrent, conv, logits = out.recurrent, out.conv, out.logits
+            latent = torch.cat([latent, out.latent], 1)
+        if logits is None:
+            raise KdalabError("an empty prompt; give at least one token")
+        generated: list[int] = []
+        while len(generated) < n:
+            generated.append(int(logits[-1].argmax()))
+            if len(generated) == n:
+                break
+            step = self.decode(
+                torch.tensor(generated[-1:]),
+                [latent.shape[1]],
+                recurrent[None],
+                conv[None],
+                [latent],
+            )
+            recurrent, conv, logits = step.recurrent[0], step.conv[0], step.logits
+            latent = torch.cat([latent, step.latent[0][:, None]], 1)
+        return generated
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(rms_norm(x, self.norm, self.config.rms_norm_eps), self.head)
+
+    def _check_ids(self, tokens: torch.Tensor) -> None:
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= self.vocab_size:
+            raise KdalabError(
+                f"token id {low if low < 0 else high} is outside the vocabulary "
+                f"0..{self.vocab_size - 1}"
+            )
+
+    def _check(self, name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+        if tuple(tensor.shape) != shape:
+            raise KdalabError(f"{name} has shape {tuple(tensor.shape)}; expected {shape}")
