@@ -57,7 +57,12 @@ def _plain(row: Row) -> dict[str, Any]:
 
 def _table(rows: list[Row]) -> Table:
     s = rows[0].shape
-    table = Table(title=f"B={s.B} T={s.T} H={s.H} K={s.K} V={s.V}", title_justify="left", box=None)
+    table = Table(
+        title=f"B={s.B} T={s.T} H={s.H} K={s.K} V={s.V}",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
     table.add_column("implementation", no_wrap=True)
     for name in ("ms", "x recurrence", "x FLA chunk", "error"):
         table.add_column(name, justify="right", no_wrap=True)

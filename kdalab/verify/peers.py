@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,9 +48,13 @@ class TransformersPeer:
     """A ``KimiLinearForCausalLM`` loaded from a checkpoint folder, in fp32 on the CPU."""
 
     def __init__(self, path: str | Path) -> None:
-        from transformers import KimiLinearForCausalLM
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # fla warns on import that there is no GPU
+            from transformers import KimiLinearForCausalLM
+            from transformers.utils import logging as hf_logging
 
-        logging.getLogger("transformers").setLevel(logging.ERROR)
+            hf_logging.set_verbosity_error()
+            hf_logging.disable_progress_bar()
         with torch_path():
             self.network: Any = KimiLinearForCausalLM.from_pretrained(path).eval()
 

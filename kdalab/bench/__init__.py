@@ -1,0 +1,1 @@
+"""KDALab side by side with others, measured on the reader's own machine."""

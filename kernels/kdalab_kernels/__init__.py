@@ -1,0 +1,38 @@
+"""The operations of Kimi Delta Attention: a specification and fast paths behind one name each.
+
+    from kdalab_kernels import chunk_kda
+    o, state = chunk_kda(q, k, v, g, beta, output_final_state=True)
+
+Every op takes ``backend="auto" | "torch" | "triton" | "reference"``; see :mod:`.dispatch`.
+"""
+
+from kdalab_kernels.dispatch import backends_of
+from kdalab_kernels.layer_ops import causal_conv1d, causal_conv1d_update, fused_kda_gate, l2norm
+from kdalab_kernels.ops import chunk_kda, fused_recurrent_kda
+from kdalab_kernels.reference import (
+    naive_causal_conv1d,
+    naive_chunk_kda,
+    naive_kda_gate,
+    naive_kda_lowerbound_gate,
+    naive_recurrent_kda,
+)
+from kdalab_kernels.summary_ops import AffineSummary, apply, chunk_summary, compose
+
+__all__ = [
+    "AffineSummary",
+    "apply",
+    "backends_of",
+    "causal_conv1d",
+    "causal_conv1d_update",
+    "chunk_kda",
+    "chunk_summary",
+    "compose",
+    "fused_kda_gate",
+    "fused_recurrent_kda",
+    "l2norm",
+    "naive_causal_conv1d",
+    "naive_chunk_kda",
+    "naive_kda_gate",
+    "naive_kda_lowerbound_gate",
+    "naive_recurrent_kda",
+]

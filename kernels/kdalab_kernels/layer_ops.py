@@ -1,0 +1,119 @@
+"""The public ops around the recurrence: gate, short convolution, l2 norm."""
+
+import torch
+
+from kdalab_kernels import checks
+from kdalab_kernels.call import L2NORM_EPS
+from kdalab_kernels.dispatch import implementation
+
+
+def fused_kda_gate(
+    g: torch.Tensor,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+    output_dtype: torch.dtype | None = None,
+    *,
+    backend: str = "auto",
+) -> torch.Tensor:
+    """Natural-log decay from the gate's pre-activation (as ``fla.ops.kda.gate.fused_kda_gate``).
+
+    Args:
+        g: ``[..., HV, K]`` pre-activation.
+        A_log: ``[HV]``; may be None with a lower bound (a rate of 1).
+        dt_bias: ``[HV * K]`` or None.
+        lower_bound: None for the classic gate ``-exp(A_log) * softplus(g + dt_bias)``, else the
+            gate ``lower_bound * sigmoid(exp(A_log) * (g + dt_bias))``.
+        output_dtype: float32 when None (float64 for float64 g).
+
+    Returns:
+        ``[..., HV, K]``, every value at most 0.
+    """
+    run = implementation("fused_kda_gate", backend)
+    checks.floating("g", g)
+    if g.ndim < 2:
+        raise ValueError(f"g: expected shape [..., HV, K], given {list(g.shape)}")
+    checks.gate_parameters(g.shape[-2], g.shape[-1], A_log, dt_bias, lower_bound)
+    out: torch.Tensor = run(g, A_log, dt_bias, lower_bound, output_dtype)
+    return out
+
+
+def l2norm(x: torch.Tensor, eps: float = L2NORM_EPS, *, backend: str = "auto") -> torch.Tensor:
+    """``x / sqrt(sum(x^2) + eps)`` over the last axis, in x's dtype (computed in float32 or 64)."""
+    run = implementation("l2norm", backend)
+    checks.floating("x", x)
+    if x.ndim < 1:
+        raise ValueError("x: expected at least one axis, given a scalar")
+    out: torch.Tensor = run(x, eps)
+    return out
+
+
+def causal_conv1d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = "silu",
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    *,
+    backend: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Depthwise causal short convolution over any number of tokens.
+
+    ``y_t[d] = act(bias[d] + sum_w weight[d, w] * x_{t - (W - 1) + w}[d])``
+
+    Args:
+        x: ``[B, T, D]``.
+        weight: ``[D, W]``; the last column meets the newest token.
+        bias: ``[D]`` or None.
+        activation: ``"silu"`` or None.
+        initial_state: ``[N, W - 1, D]``, the W-1 raw inputs before the first token, oldest first
+            (time-major, as vLLM and SGLang keep it; FLA keeps W columns); zeros when None.
+        output_final_state: also return the state after the last token of each sequence.
+        cu_seqlens: ``[N + 1]`` offsets of N sequences in one row (B = 1); empty ones pass through.
+
+    Returns:
+        y ``[B, T, D]`` in x's dtype, and the final state in initial_state's (else x's) dtype or
+        None. Without activation the bits do not depend on how a sequence was cut into calls.
+    """
+    run = implementation("causal_conv1d", backend)
+    checks.floating("x", x)
+    offsets = None
+    if x.ndim == 3:
+        offsets = checks.sequence_offsets(cu_seqlens, x.shape[0], x.shape[1])
+    N = x.shape[0] if offsets is None else len(offsets) - 1
+    checks.conv_inputs(x, weight, bias, activation, initial_state, N)
+    if initial_state is None:
+        initial_state = x.new_zeros(N, weight.shape[1] - 1, x.shape[2])
+    y, state = run(x, weight, bias, activation, initial_state, offsets)
+    return y, (state if output_final_state else None)
+
+
+def causal_conv1d_update(
+    x: torch.Tensor,
+    state: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = "silu",
+    *,
+    backend: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One or several tokens against a kept state; as :func:`causal_conv1d` with that state.
+
+    Args:
+        x: ``[N, D]`` for one token each, or ``[N, T, D]``.
+        state: ``[N, W - 1, D]``; not changed, the new one is returned.
+        weight, bias, activation: as in :func:`causal_conv1d`.
+
+    Returns:
+        y in x's shape and dtype, and the new state ``[N, W - 1, D]`` in state's dtype.
+    """
+    run = implementation("causal_conv1d_update", backend)
+    single = checks.floating("x", x).ndim == 2
+    x3 = x[:, None] if single else x
+    if state is None:
+        raise ValueError("state: expected shape [N, W - 1, D], given None")
+    checks.conv_inputs(x3, weight, bias, activation, state)
+    y, new_state = run(x3, state, weight, bias, activation)
+    return (y[:, 0] if single else y), new_state

@@ -1,0 +1,1 @@
+"""The fast path in plain torch operations, found by :mod:`kdalab_kernels.dispatch`."""

@@ -1,0 +1,153 @@
+"""Random requests through the real engine and the real tiny model, checked after every step.
+
+What must hold whatever happens: the invariants (``Engine.check``), the log folds to the live
+objects, and every request's numbers are those of a run of its own prompt from nothing, bit for
+bit. Small pools make evictions, waiting and skipped checkpoints common; free memory is poisoned.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kdalab.cache import parse_placement
+from kdalab.engine import Engine, EngineConfig, Phase, fold
+from kdalab.engine.view import View, apply
+from kdalab.model import tiny_model
+
+MODEL = tiny_model()
+# Prompts are made of these runs of tokens, so that they share prefixes and part in odd places.
+PIECES = [tuple((7 * i + j * j) % 250 for j in range(n)) for i, n in enumerate((64, 40, 96, 5))]
+
+prompts = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map(
+    lambda parts: tuple(t for part in parts for t in part)
+)
+
+
+@lru_cache(maxsize=512)
+def straight(tokens: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    """(logits of all tokens, recurrent, conv, latent) of a prompt computed from nothing, without
+    engine, cache or pools."""
+    recurrent, conv, latent = MODEL.zero_state()
+    logits = []
+    for at in range(0, len(tokens), 64):
+        out = MODEL.prefill_cell(
+            torch.tensor(tokens[at : at + 64]), at, recurrent, conv, latent, "all"
+        )
+        recurrent, conv = out.recurrent, out.conv
+        latent = torch.cat([latent, out.latent], 1)
+        logits.append(out.logits)
+    return torch.cat(logits), recurrent, conv, latent
+
+
+@lru_cache(maxsize=512)
+def continued(tokens: tuple[int, ...], n: int) -> tuple[int, ...]:
+    return tuple(MODEL.greedy(tokens, n))
+
+
+class EngineMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine: Engine | None = None
+
+    @precondition(lambda self: self.engine is None)
+    @rule(
+        page=st.sampled_from([8, 16, 64]),
+        memory=st.integers(320, 900),
+        checkpoints=st.integers(1, 6),
+        active=st.integers(1, 4),
+        chunk=st.sampled_from([64, 128, 320]),
+        placement=st.sampled_from(["every:64", "every:128", "leaf", "leaf+branch", "all"]),
+    )
+    def start(
+        self, page: int, memory: int, checkpoints: int, active: int, chunk: int, placement: str
+    ) -> None:
+        self.engine = Engine(
+            MODEL,
+            EngineConfig(
+                page_tokens=page,
+                n_pages=-(-memory // page),
+                n_active=active,
+                n_checkpoints=checkpoints,
+                chunk_tokens=chunk,
+                placement=parse_placement(placement),
+                keep_logits=True,
+            ),
+        )
+        self.folded: View = self.engine.empty_view()
+        self.seen = 0
+
+    @precondition(lambda self: self.engine is not None)
+    @rule(tokens=prompts, new=st.integers(0, 4))
+    def submit(self, tokens: tuple[int, ...], new: int) -> None:
+        if len(tokens) + new <= self.engine.config.n_pages * self.engine.config.page_tokens:
+            self.engine.submit(tokens, new)
+
+    @precondition(lambda self: self.engine is not None)
+    @rule(times=st.integers(1, 3))
+    def step(self, times: int) -> None:
+        for _ in range(times):
+            self.engine.step()
+            self.compare_states()
+            self.holds()
+
+    @precondition(lambda self: self.engine is not None and self.engine.requests)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        live = [
+            r.name for r in self.engine.requests.values() if r.is_running or r.phase == "waiting"
+        ]
+        if live:
+            self.engine.abort(data.draw(st.sampled_from(live)))
+
+    @precondition(lambda self: self.engine is not None)
+    @rule()
+    def drain(self) -> None:
+        self.engine.run(max_steps=500)
+
+    def compare_states(self) -> None:
+        """The private state of each request that has just finished its prefill."""
+        for r in self.engine.running:
+            if r.phase is not Phase.DECODE or r.computed != r.n_tokens:
+                continue
+            _, recurrent, conv, latent = straight(r.tokens)
+            mine = self.engine.active.read(r.active_slot)
+            assert torch.equal(mine[0], recurrent)
+            assert torch.equal(mine[1], conv)
+            assert torch.equal(self.engine.latents.gather(r.pages, r.n_tokens), latent)
+
+    @invariant()
+    def holds(self) -> None:
+        if self.engine is None:
+            return
+        self.engine.check()
+        for event in self.engine.events[self.seen :]:
+            apply(self.folded, event)
+        self.seen = len(self.engine.events)
+        assert self.folded == self.engine.view()
+
+    def teardown(self) -> None:
+        if self.engine is None:
+            return
+        engine = self.engine
+        engine.run(max_steps=1000)
+        self.holds()
+        assert fold(engine.events, engine.empty_view()) == engine.view()
+        assert engine.active.slots.n_free == engine.config.n_active
+        for r in engine.requests.values():
+            if r.logits:
+                logits = torch.stack(r.logits)[: r.n_tokens - r.restore]
+                assert torch.equal(logits, straight(r.tokens)[0][r.restore :][: len(logits)])
+            if r.generated:
+                assert tuple(r.generated) == continued(r.tokens, len(r.generated))
+            if r.phase is Phase.FINISHED and r.finish_reason == "length":
+                assert len(r.generated) == r.max_new_tokens
+
+
+EngineMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=14, deadline=None)
+TestEngineMachine = pytest.mark.timeout(240)(EngineMachine.TestCase)
