@@ -33,9 +33,11 @@ def _collect(cases: int, seed: int, quiet: bool) -> list[Claim]:
     from rich.console import Console
     from rich.progress import Progress
 
+    from kdalab.threads import use_one_thread
     from kdalab.verify.network import chunk_claim, transformers_claims
     from kdalab.verify.restore import restore_claims
 
+    use_one_thread()
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=cases)

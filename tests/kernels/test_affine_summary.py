@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from kdalab_kernels import AffineSummary, apply, chunk_summary, compose, naive_recurrent_kda
 from kernel_cases import GATES, inputs, rel_rms, state
+
+from kdalab_kernels import AffineSummary, apply, chunk_summary, compose, naive_recurrent_kda
 
 BACKENDS = ["torch", "reference"]
 

@@ -1,10 +1,11 @@
 """The torch path of chunk_kda against the token recurrence in float64."""
 
-import kdalab_kernels.torch_path.chunk as torch_chunk
 import pytest
 import torch
-from kdalab_kernels import chunk_kda, fused_kda_gate, l2norm, naive_recurrent_kda
 from kernel_cases import GATES, inputs, rel_rms, state, wide
+
+import kdalab_kernels.torch_path.chunk as torch_chunk
+from kdalab_kernels import chunk_kda, fused_kda_gate, l2norm, naive_recurrent_kda
 
 LENGTHS = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 95, 96, 97, 127, 128, 129, 130]
 

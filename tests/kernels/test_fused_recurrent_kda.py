@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from kdalab_kernels import chunk_kda, fused_recurrent_kda, naive_recurrent_kda
 from kernel_cases import GATES, inputs, rel_rms, state, wide
+
+from kdalab_kernels import chunk_kda, fused_recurrent_kda, naive_recurrent_kda
 
 
 @pytest.mark.parametrize("kind", GATES)

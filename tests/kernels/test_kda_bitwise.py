@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from kdalab_kernels import chunk_kda, fused_recurrent_kda
 from kernel_cases import inputs, state
+
+from kdalab_kernels import chunk_kda, fused_recurrent_kda
 
 ACTIVE = {
     "use_qk_l2norm_in_kernel": True,

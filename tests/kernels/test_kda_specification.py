@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from kernel_cases import GATES, inputs, rel_rms, state
+
 from kdalab_kernels import (
     naive_chunk_kda,
     naive_kda_gate,
     naive_kda_lowerbound_gate,
     naive_recurrent_kda,
 )
-from kernel_cases import GATES, inputs, rel_rms, state
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """Every wrong argument is refused with its name, what is expected and what was given."""
 
-import kdalab_kernels
 import pytest
 import torch
+from kernel_cases import inputs, state
+
+import kdalab_kernels
 from kdalab_kernels import (
     backends_of,
     causal_conv1d,
@@ -13,7 +15,6 @@ from kdalab_kernels import (
     l2norm,
 )
 from kdalab_kernels.dispatch import MODULES
-from kernel_cases import inputs, state
 
 NAMES = ("q", "k", "v", "g", "beta")
 OPS = [chunk_kda, fused_recurrent_kda]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from kdalab_kernels import causal_conv1d, causal_conv1d_update, fused_kda_gate, l2norm
 
 BACKENDS = ["torch", "reference"]

@@ -2,11 +2,12 @@
 
 from itertools import pairwise
 
-import kdalab_kernels.torch_path.chunk as torch_chunk
 import pytest
 import torch
-from kdalab_kernels import causal_conv1d, chunk_kda, fused_recurrent_kda
 from kernel_cases import inputs, rel_rms, state
+
+import kdalab_kernels.torch_path.chunk as torch_chunk
+from kdalab_kernels import causal_conv1d, chunk_kda, fused_recurrent_kda
 
 OFFSETS = [
     [0, 0, 1],
