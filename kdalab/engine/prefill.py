@@ -66,7 +66,10 @@ def _run_segment(engine: Engine, request: Request, end: int) -> None:
 def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
     keep = engine.config.keep_logits
     recurrent, conv = engine.active.read(request.active_slot)
-    out = engine.model.prefill_cell(
+    # Only a fault can leave the grid, and only then may the last bits differ.
+    faulty = bool(engine.config.faults.active)
+    compute = engine.model.prefill_piece if faulty else engine.model.prefill_cell
+    out = compute(
         torch.tensor(request.tokens[first:last]),
         first,
         recurrent,
@@ -134,8 +137,8 @@ def _checkpoint(engine: Engine, request: Request, boundary: int) -> None:
 
 
 def _trusted(request: Request) -> int:
-    """Where a run that trusts the token match would start: the last cell within it."""
-    return min(request.token_match, request.n_tokens - 1) // CELL * CELL
+    """Where a run that trusts the token match would start."""
+    return min(request.token_match, request.n_tokens - 1)
 
 
 def _lose_replay(engine: Engine, request: Request) -> None:

@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch.nn.functional import linear
+
+from kdalab.model.config import KimiLinearConfig
+from kdalab.model.norm import gated_rms_norm
 from kdalab_kernels import (
     causal_conv1d,
     causal_conv1d_update,
@@ -17,10 +21,7 @@ from kdalab_kernels import (
     fused_kda_gate,
     fused_recurrent_kda,
 )
-from torch.nn.functional import linear
-
-from kdalab.model.config import KimiLinearConfig
-from kdalab.model.norm import gated_rms_norm
+from kdalab_kernels.torch_path.elementwise import sigmoid
 
 
 class KDALayer:
@@ -116,7 +117,7 @@ class KDALayer:
         raw, f, gate, beta = linear(x, self.w_in).split(self.splits, -1)
         shape = (-1, self.heads, self.dim)
         g = fused_kda_gate(linear(f, self.w_f).reshape(shape), self.a_log, self.dt_bias)
-        return raw, g, linear(gate, self.w_g).reshape(shape), torch.sigmoid(beta)
+        return raw, g, linear(gate, self.w_g).reshape(shape), sigmoid(beta)
 
     def _output(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         normed = gated_rms_norm(o, gate, self.w_norm, self.eps)

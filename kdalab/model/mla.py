@@ -32,8 +32,11 @@ class MLALayer:
         self.w_kv_a = w["kv_a_proj_with_mqa.weight"]
         self.w_kv_norm = w["kv_a_layernorm.weight"]
         per_head = w["kv_b_proj.weight"].view(self.heads, self.nope + self.v_dim, self.rank)
-        self.w_k = per_head[:, : self.nope].contiguous()  # [head, nope, latent]
-        self.w_v = per_head[:, self.nope :].transpose(1, 2).contiguous()  # [head, latent, v]
+        # Kept with the summed axis last: in the other layout a batched product whose width is
+        # not a multiple of 4 gives a row other last bits at another place.
+        w_k = per_head[:, : self.nope].transpose(1, 2).contiguous()
+        self.w_k = w_k.transpose(1, 2)  # [head, nope, latent]
+        self.w_v = per_head[:, self.nope :].contiguous().transpose(1, 2)  # [head, latent, v]
         self.w_o = w["o_proj.weight"]
 
     def prefill(
@@ -77,7 +80,7 @@ class MLALayer:
         mixed = query.new_zeros(self.heads, x.shape[0], self.rank)
         for row, context in enumerate(contexts):
             keys = torch.cat([context, latent[row : row + 1]])
-            weights = torch.softmax(torch.matmul(query[:, row], keys.T) * self.scale, -1)
+            weights = torch.softmax(torch.matmul(query[:, row].contiguous(), keys.T) * self.scale, -1)
             mixed[:, row] = torch.matmul(weights, keys[:, : self.rank])
         return self._output(mixed), latent
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear
 
 from kdalab.model.config import KimiLinearConfig
+from kdalab_kernels.torch_path.elementwise import sigmoid, silu
 
 
 class MLP:
@@ -62,7 +63,7 @@ class MoE:
         limited to the best groups (DeepSeek-V3's router).
         """
         wide = torch.promote_types(x.dtype, torch.float32)
-        scores = torch.sigmoid(linear(x.to(wide), self.w_router.to(wide)))
+        scores = sigmoid(linear(x.to(wide), self.w_router.to(wide)))
         choice = scores + self.bias
         if self.n_groups > 1:
             grouped = choice.view(-1, self.n_groups, self.n_experts // self.n_groups)

@@ -23,6 +23,8 @@ from kdalab.model.norm import rms_norm
 CELL = 64
 """Tokens of one prefill cell."""
 
+ROW_TILE = 8
+
 
 class CellOutput(NamedTuple):
     """After one cell: ``logits`` [n or 1, vocab] (None if not asked for), ``recurrent``
@@ -63,7 +65,8 @@ class HybridModel:
         blocks: the decoder layers in order.
         norm: [hidden], the final norm.
         head: [vocab, hidden].
-        decode_rows: rows of a decode step; fewer requests are padded to it.
+        decode_rows: requests of a decode step at most. Every step runs on this number of rows,
+            rounded up to a multiple of 8, whatever the number of requests.
     """
 
     def __init__(
@@ -79,6 +82,8 @@ class HybridModel:
         self.embed, self.norm, self.head = embed, norm, head
         self.blocks = list(blocks)
         self.decode_rows = decode_rows
+        # Rows left over by a product's tiles would be computed by other code, with other last bits.
+        self._rows = -(-decode_rows // ROW_TILE) * ROW_TILE
         self.dtype = embed.dtype
         self.vocab_size = config.vocab_size
         self.n_kda_layers = len(config.kda_layers)
@@ -134,18 +139,20 @@ class HybridModel:
         """
         if start % CELL:
             raise KdalabError(f"a cell starts at a multiple of {CELL} tokens, not at {start}")
-        return self._cell(tokens, start, recurrent, conv, latent, logits)
+        return self.prefill_piece(tokens, start, recurrent, conv, latent, logits)
 
     @torch.inference_mode()
-    def _cell(
+    def prefill_piece(
         self,
         tokens: torch.Tensor,
         start: int,
         recurrent: torch.Tensor,
         conv: torch.Tensor,
         latent: torch.Tensor,
-        logits: Literal["all", "last", "none"],
+        logits: Literal["all", "last", "none"] = "last",
     ) -> CellOutput:
+        """As ``prefill_cell``, from any token on. Off the grid the result equals that of a run on
+        the grid to rounding, not bit for bit: its sums are cut at other places."""
         n = len(tokens)
         if not 1 <= n <= CELL:
             raise KdalabError(f"a cell holds 1 to {CELL} tokens, not {n}")
@@ -196,9 +203,9 @@ class HybridModel:
             conv: [B, KDA layer, W-1, q|k|v].
             latents: B tensors [MLA layer, position, latent|rope].
         """
-        b, rows = len(tokens), self.decode_rows
-        if not 1 <= b <= rows:
-            raise KdalabError(f"a decode step holds 1 to {rows} requests, not {b}")
+        b, rows = len(tokens), self._rows
+        if not 1 <= b <= self.decode_rows:
+            raise KdalabError(f"a decode step holds 1 to {self.decode_rows} requests, not {b}")
         self._check_ids(tokens)
         self._check("recurrent", recurrent, (b, *self.recurrent_shape))
         self._check("conv", conv, (b, *self.conv_shape))
@@ -250,7 +257,7 @@ class HybridModel:
             end = at + piece
             while at < end:
                 stop = min(end, (at // CELL + 1) * CELL)
-                out = self._cell(ids[at:stop], at, recurrent, conv, latent, "all")
+                out = self.prefill_piece(ids[at:stop], at, recurrent, conv, latent, "all")
                 assert out.logits is not None
                 recurrent, conv = out.recurrent, out.conv
                 latent = torch.cat([latent, out.latent], 1)

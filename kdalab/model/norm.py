@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from kdalab_kernels.torch_path.elementwise import sigmoid
+
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """``weight * x / sqrt(mean(x^2) + eps)`` over the last axis, in x's dtype."""
@@ -16,4 +18,4 @@ def gated_rms_norm(
     x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
     """KDA's output norm: ``rms_norm(x) * sigmoid(gate)``, per head over V (Kimi Linear report)."""
-    return rms_norm(x, weight, eps) * torch.sigmoid(gate)
+    return rms_norm(x, weight, eps) * sigmoid(gate)
