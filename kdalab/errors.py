@@ -2,7 +2,10 @@
 
 
 class KdalabError(ValueError):
-    """Bad input or an impossible request: the message says what is wrong, what is allowed, what to do."""
+    """Bad input or an impossible request.
+
+    The message says what is wrong, what is allowed, and what to do.
+    """
 
 
 class InvariantError(AssertionError):

@@ -180,6 +180,29 @@ def test_aborting_at_any_step_gives_everything_back(steps: int) -> None:
     assert fold(e.events, e.empty_view()) == e.view()
 
 
+def test_a_request_cancelled_while_it_waits_never_runs() -> None:
+    e = engine(n_active=1)
+    e.submit(SHARED, 3)
+    waiting = e.submit(SHARED[:70], 3)
+    e.step()
+    e.abort("B")
+    e.run()
+    assert (waiting.phase, waiting.generated) == (Phase.CANCELLED, [])
+    assert e.view().requests["B"].phase == "cancelled"
+    assert not [x for x in e.events if x.request == "B" and isinstance(x, ev.Admitted)]
+
+
+def test_a_checkpoint_may_go_as_soon_as_it_has_been_copied() -> None:
+    e = engine(n_checkpoints=1)
+    e.submit(SHARED[:64], 1)
+    e.run()
+    reader, other = e.submit(SHARED[:70], 8), e.submit(tail(4, 80), 1)
+    e.run()
+    assert reader.restore == 64
+    assert [x.request for x in of_type(e.events, ev.Snapshotted)] == ["A", "C"]
+    assert worst(reader) == worst(other) == 0
+
+
 def test_requests_wait_their_turn_when_slots_run_out() -> None:
     e = engine(n_active=1)
     first, second = e.submit(SHARED[:70], 3), e.submit(SHARED[:70], 3)

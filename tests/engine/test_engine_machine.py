@@ -46,8 +46,20 @@ def straight(tokens: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
 
 
 @lru_cache(maxsize=512)
-def continued(tokens: tuple[int, ...], n: int) -> tuple[int, ...]:
-    return tuple(MODEL.greedy(tokens, n))
+def continued(tokens: tuple[int, ...], n: int) -> tuple[tuple[int, ...], torch.Tensor]:
+    """(greedy tokens, the logits each came from) after a prompt, alone in its batch."""
+    logits, recurrent, conv, latent = straight(tokens)
+    rows = [logits[-1]]
+    out = [int(rows[-1].argmax())]
+    while len(out) < n:
+        step = MODEL.decode(
+            torch.tensor(out[-1:]), [latent.shape[1]], recurrent[None], conv[None], [latent]
+        )
+        recurrent, conv = step.recurrent[0], step.conv[0]
+        latent = torch.cat([latent, step.latent[0][:, None]], 1)
+        rows.append(step.logits[0])
+        out.append(int(rows[-1].argmax()))
+    return tuple(out), torch.stack(rows)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -144,7 +156,9 @@ class EngineMachine(RuleBasedStateMachine):
                 logits = torch.stack(r.logits)[: r.n_tokens - r.restore]
                 assert torch.equal(logits, straight(r.tokens)[0][r.restore :][: len(logits)])
             if r.generated:
-                assert tuple(r.generated) == continued(r.tokens, len(r.generated))
+                tokens, logits = continued(r.tokens, len(r.generated))
+                assert tuple(r.generated) == tokens
+                assert torch.equal(torch.stack(r.logits[-len(tokens) :]), logits)
             if r.phase is Phase.FINISHED and r.finish_reason == "length":
                 assert len(r.generated) == r.max_new_tokens
 
