@@ -83,8 +83,16 @@ class ActivePool(StateBuffers):
         self.conv[slot] = 0.0
 
     def write(self, slot: int, recurrent: torch.Tensor, conv: torch.Tensor, owner: str) -> None:
-        """Overwrite both states of one slot; ``owner`` must own it."""
+        """Overwrite both states of one slot.
+
+        Raises:
+            KdalabError: ``owner`` does not own the slot, or a state has another shape or dtype
+                than the pool. Nothing was written.
+        """
         self._check_writer(slot, owner)
+        # Both before either: a state is never half overwritten.
+        self._check_state("recurrent", recurrent, self.recurrent)
+        self._check_state("conv", conv, self.conv)
         self.recurrent[slot] = recurrent
         self.conv[slot] = conv
 
@@ -92,6 +100,14 @@ class ActivePool(StateBuffers):
         """Give the slot back and poison it."""
         self.slots.free([slot], owner)
         self.poison([slot])
+
+    @staticmethod
+    def _check_state(name: str, state: torch.Tensor, pool: torch.Tensor) -> None:
+        if state.shape != pool.shape[1:] or state.dtype != pool.dtype:
+            raise KdalabError(
+                f"a {name} state {list(state.shape)} of {state.dtype}; a slot holds "
+                f"{list(pool.shape[1:])} of {pool.dtype}"
+            )
 
     def _check_writer(self, slot: int, owner: str) -> None:
         holder = self.slots.owner(slot)

@@ -50,10 +50,11 @@ class CheckpointPool(StateBuffers):
 
     def load(self, checkpoint: Checkpoint, active: ActivePool, slot: int, owner: str) -> None:
         """Copy a checkpoint into ``owner``'s private slot (copy-on-write, made at once)."""
-        if self._boundary[checkpoint.slot] != checkpoint.boundary:
+        held = self.boundary(checkpoint.slot)
+        if held != checkpoint.boundary:
             raise InvariantError(
-                f"checkpoint slot {checkpoint.slot} holds a state of "
-                f"{self._boundary[checkpoint.slot]} tokens, not of {checkpoint.boundary}"
+                f"checkpoint slot {checkpoint.slot} holds a state of {held} tokens, "
+                f"not of {checkpoint.boundary}"
             )
         active.write(slot, self.recurrent[checkpoint.slot], self.conv[checkpoint.slot], owner)
 

@@ -43,30 +43,55 @@ class LatentPool:
             start: first token.
             latent: [MLA layer, n tokens, channel].
             owner: must own every page that is written; shared pages are read-only.
+
+        Raises:
+            KdalabError: a page is missing from the table or is not the owner's, or ``latent`` has
+                another shape than the pool. Nothing was written.
         """
-        size = self.page_tokens
+        size, (_, n_layers, _, dim) = self.page_tokens, self.data.shape
         n = latent.shape[1]
-        for index in range(start // size, (start + n - 1) // size + 1):
-            page = pages[index]
+        if tuple(latent.shape) != (n_layers, n, dim) or start < 0:
+            raise KdalabError(
+                f"latents {list(latent.shape)} of tokens from {start} on; expected "
+                f"[{n_layers}, n, {dim}] from 0 or later"
+            )
+        if n == 0:
+            return
+        written = range(start // size, (start + n - 1) // size + 1)
+        self._check_table(pages, start + n)
+        for page in pages[written.start : written.stop]:
             holder = self.slots.owner(page)
             if holder != owner:
                 raise KdalabError(
                     f"latent page {page} belongs to {holder or 'nobody'}; {owner} must not write it"
                 )
+        for index in written:
+            page = pages[index]
             first, last = max(start, index * size), min(start + n, (index + 1) * size)
             self.data[page, :, first - index * size : last - index * size] = latent[
                 :, first - start : last - start
             ]
 
     def gather(self, pages: Sequence[int], n: int) -> torch.Tensor:
-        """Latents of tokens [0, n) in order: [MLA layer, n, channel] (a copy)."""
+        """Latents of tokens [0, n) in order: [MLA layer, n, channel] (a copy).
+
+        Raises:
+            KdalabError: the page table covers fewer tokens.
+        """
         n_layers, dim = self.data.shape[1], self.data.shape[3]
         if n == 0:
             return self.data.new_empty((n_layers, 0, dim))
-        count = -(-n // self.page_tokens)
-        index = torch.tensor(pages[:count])
+        self._check_table(pages, n)
+        index = torch.tensor(pages[: -(-n // self.page_tokens)])
         whole = self.data[index].transpose(0, 1).reshape(n_layers, -1, dim)
         return whole[:, :n]
+
+    def _check_table(self, pages: Sequence[int], n: int) -> None:
+        if len(pages) * self.page_tokens < n:
+            raise KdalabError(
+                f"{n} tokens need {-(-n // self.page_tokens)} pages of {self.page_tokens}; "
+                f"the page table has {len(pages)}"
+            )
 
     def free(self, pages: Sequence[int], owner: str) -> None:
         """Give pages back and poison them."""

@@ -45,6 +45,8 @@ class KimiLinearConfig:
     moe_renormalize: bool
     routed_scaling_factor: float
 
+    max_position_embeddings: int | None = None
+    """Longest context in tokens, where the checkpoint says it; nothing here depends on it."""
     latent_eps: float = 1e-6
     """Epsilon of the norm inside MLA: transformers keeps its class default here, not
     ``rms_norm_eps``."""
@@ -74,6 +76,8 @@ class KimiLinearConfig:
             KdalabError: another model type, a missing field (named), or a switch of Kimi K3 that
                 this network does not have.
         """
+        if not isinstance(raw, Mapping):
+            raise KdalabError(f"the config is a JSON {type(raw).__name__}; it must be an object")
         raw = raw.get("text_config", raw)
         if raw.get("model_type") != "kimi_linear":
             raise KdalabError(
@@ -84,6 +88,8 @@ class KimiLinearConfig:
                 raise KdalabError(f"the config sets {switch}, a Kimi K3 feature not supported here")
         if raw.get("hidden_act", "silu") != "silu":
             raise KdalabError(f"hidden_act {raw['hidden_act']!r} is not supported; only 'silu'")
+        if raw.get("mla_use_nope") is False:
+            raise KdalabError("mla_use_nope is false: rotated keys are not supported here")
         for switch in ("attention_bias", "tie_word_embeddings"):
             if raw.get(switch):
                 raise KdalabError(f"the config sets {switch}, which is not supported here")
@@ -116,6 +122,8 @@ class KimiLinearConfig:
             topk_group=get("topk_group"),
             moe_renormalize=bool(get("moe_renormalize", "norm_topk_prob")),
             routed_scaling_factor=float(get("routed_scaling_factor")),
+            max_position_embeddings=raw.get("max_position_embeddings")
+            or raw.get("model_max_length"),
         )
 
     def to_hf(self) -> dict[str, Any]:
@@ -123,7 +131,9 @@ class KimiLinearConfig:
         first_expert_layer = len(self.dense_layers)
         if self.dense_layers != tuple(range(first_expert_layer)):
             raise KdalabError("only the first layers can be dense in a saved config")
+        length = self.max_position_embeddings
         return {
+            **({} if length is None else {"model_max_length": length}),
             "architectures": ["KimiLinearForCausalLM"],
             "model_type": "kimi_linear",
             "vocab_size": self.vocab_size,

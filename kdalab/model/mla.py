@@ -80,7 +80,8 @@ class MLALayer:
         mixed = query.new_zeros(self.heads, x.shape[0], self.rank)
         for row, context in enumerate(contexts):
             keys = torch.cat([context, latent[row : row + 1]])
-            weights = torch.softmax(torch.matmul(query[:, row].contiguous(), keys.T) * self.scale, -1)
+            own = query[:, row].contiguous()  # at an aligned address whatever the row: same bits
+            weights = torch.softmax(torch.matmul(own, keys.T) * self.scale, -1)
             mixed[:, row] = torch.matmul(weights, keys[:, : self.rank])
         return self._output(mixed), latent
 

@@ -38,6 +38,7 @@ def tiny_config() -> KimiLinearConfig:
         topk_group=1,
         moe_renormalize=True,
         routed_scaling_factor=1.0,
+        max_position_embeddings=65_536,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,11 +35,7 @@ def load_pretrained(
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise KdalabError(f"no config.json in {folder}; give the folder of a checkpoint")
-    try:
-        raw = json.loads(config_file.read_text())
-    except json.JSONDecodeError as error:
-        raise KdalabError(f"{config_file} is not JSON: {error}") from error
-    config = KimiLinearConfig.from_hf(raw)
+    config = KimiLinearConfig.from_hf(_read_json(config_file))
     return build(config, _read_tensors(folder, dtype), decode_rows)
 
 
@@ -55,7 +52,9 @@ def save_pretrained(
         folder / SINGLE,
         metadata={"format": "pt"},
     )
-    (folder / "config.json").write_text(json.dumps(config.to_hf(), indent=2) + "\n")
+    dtype = str(model_weights["lm_head.weight"].dtype).removeprefix("torch.")
+    raw = config.to_hf() | {"dtype": dtype}
+    (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
 
 
 def build(
@@ -204,13 +203,23 @@ def _block(c: KimiLinearConfig, w: Mapping[str, torch.Tensor], i: int) -> Block:
     )
 
 
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise KdalabError(f"{file} is not JSON: {error}") from error
+
+
 def _read_tensors(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError, safe_open
 
     files = [folder / SINGLE]
     if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_text())
-        files = [folder / name for name in sorted(set(index["weight_map"].values()))]
+        index = _read_json(folder / INDEX)
+        places = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
+            raise KdalabError(f"{INDEX} has no weight_map from tensors to file names")
+        files = [folder / name for name in sorted(set(places.values()))]
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
         if file.parent != folder:

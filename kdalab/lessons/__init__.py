@@ -1,0 +1,31 @@
+"""Named scenarios, the steps through them, and the recordings that pages and notebooks show."""
+
+from kdalab.lessons.cold import Measured, cold_run
+from kdalab.lessons.player import Recording, StateImage, lesson_model, play
+from kdalab.lessons.restore import RESTORE, scenario
+from kdalab.lessons.scenario import (
+    MAX_NEW_TOKENS,
+    MAX_PROMPT_TOKENS,
+    MIN_NEW_TOKENS,
+    Prompt,
+    Scenario,
+)
+from kdalab.lessons.steps import Step, steps_of
+
+__all__ = [
+    "MAX_NEW_TOKENS",
+    "MAX_PROMPT_TOKENS",
+    "MIN_NEW_TOKENS",
+    "RESTORE",
+    "Measured",
+    "Prompt",
+    "Recording",
+    "Scenario",
+    "StateImage",
+    "Step",
+    "cold_run",
+    "lesson_model",
+    "play",
+    "scenario",
+    "steps_of",
+]

@@ -1,0 +1,1 @@
+"""Figures and SVG from plain data: nothing here touches an engine."""
