@@ -1,8 +1,39 @@
-"""Bytes without decisions: slots with owners, and the pools that hold states and latent KV."""
+"""Bytes without decisions: slots with owners, and the pools that hold states and latent KV.
 
-from kdalab.memory.active import ActivePool
-from kdalab.memory.checkpoints import CheckpointPool
-from kdalab.memory.latent import LatentPool
+The tensor pools load torch when they are first asked for: a trace replay counts bytes with
+``memory.counting`` and needs none of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kdalab.memory.counting import CountingPool
 from kdalab.memory.slots import CACHE, SlotAllocator
 
-__all__ = ["CACHE", "ActivePool", "CheckpointPool", "LatentPool", "SlotAllocator"]
+if TYPE_CHECKING:
+    from kdalab.memory.active import ActivePool
+    from kdalab.memory.checkpoints import CheckpointPool
+    from kdalab.memory.latent import LatentPool
+
+__all__ = [
+    "CACHE",
+    "ActivePool",
+    "CheckpointPool",
+    "CountingPool",
+    "LatentPool",
+    "SlotAllocator",
+]
+
+_WITH_TENSORS = {
+    "ActivePool": "kdalab.memory.active",
+    "CheckpointPool": "kdalab.memory.checkpoints",
+    "LatentPool": "kdalab.memory.latent",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WITH_TENSORS:
+        return getattr(import_module(_WITH_TENSORS[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

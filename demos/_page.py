@@ -1,0 +1,169 @@
+"""The common frame of a page: title, step bar, folded sections, and how it is launched."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from demos import _look
+from kdalab.lessons import Step
+from kdalab.resources import resource_dir
+from kdalab.viz.svg import esc
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+_GLYPHS = {"restore": "R", "copy": "C", "snapshot": "S", "evict": "×", "finish": "■"}
+_NAMES = {
+    "restore": "match or restore",
+    "copy": "copy on write",
+    "snapshot": "checkpoint taken",
+    "evict": "evicted or broken on purpose",
+    "finish": "end",
+}
+
+
+PLAY, PAUSE = "▶ Play", "Pause"
+
+COPY_LINK_JS = _look.static("copy_link.js")
+DOWNLOAD_JS = _look.static("download.js")
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    """The buttons, the slider with its marks, and the clock that plays."""
+
+    first: gr.Button
+    back: gr.Button
+    play: gr.Button
+    forward: gr.Button
+    last: gr.Button
+    bar: gr.HTML
+    clock: gr.Timer
+
+
+def heading_html(question: str, sentence: str) -> str:
+    """The question as the page's title, and one sentence that anyone can follow."""
+    return f'<div class="kd-page"><h1>{esc(question)}</h1><p class="lead">{esc(sentence)}</p></div>'
+
+
+def block(value: str, **options: Any) -> gr.HTML:
+    """Our own HTML, without Gradio's typography on top of it."""
+    return gr.HTML(value, apply_default_css=False, **options)
+
+
+def picture(value: str) -> gr.HTML:
+    """A picture whose nodes and slots can be picked: ``.select`` gets ``evt.pick``."""
+    return block(value, js_on_load=_look.static("pick.js"), elem_id="kd-picture")
+
+
+def step_bar(value: str) -> StepBar:
+    """First, back, play, forward, last; the slider under them."""
+    with gr.Row(elem_classes="kd-step-buttons"):
+        first = gr.Button("« First", size="sm", elem_id="kd-first")
+        back = gr.Button("‹ Back", size="sm", elem_id="kd-back")
+        play = gr.Button(PLAY, size="sm", elem_id="kd-play")
+        forward = gr.Button("Next ›", size="sm", variant="primary", elem_id="kd-forward")
+        last = gr.Button("Last »", size="sm", elem_id="kd-last")
+    bar = block(value, js_on_load=_look.static("stepbar.js"), elem_id="kd-stepbar")
+    return StepBar(first, back, play, forward, last, bar, gr.Timer(1.4, active=False))
+
+
+def step_bar_html(steps: Sequence[Step], step: int, query: str) -> str:
+    """Slider, marks and the current sentence. ``query`` is the page's own address."""
+    last = max(1, len(steps) - 1)
+    marks = []
+    for index, item in enumerate(steps):
+        glyph = _GLYPHS.get(item.tone, "")
+        kind = item.tone if glyph else "plain"
+        what = f"Step {index}: {item.sentence}"
+        name = f"{_NAMES[kind]} · {what}" if glyph else what
+        marks.append(
+            f'<button type="button" tabindex="-1" data-step="{index}" '
+            f'class="{kind}{" here" if index == step else ""}" '
+            f'style="left:{100 * index / last:.2f}%" title="{esc(name)}" '
+            f'aria-label="{esc(name)}">{glyph}</button>'
+        )
+    return (
+        f'<div class="kd-bar" data-query="{esc(query)}">'
+        f'<input type="range" min="0" max="{len(steps) - 1}" value="{step}" step="1" '
+        f'aria-label="Step" aria-valuetext="{esc(steps[step].sentence)}">'
+        f'<div class="kd-marks">{"".join(marks)}</div>'
+        f'<div class="kd-sentence" aria-live="polite"><span class="count">step {step} of '
+        f"{len(steps) - 1}</span><span>{esc(steps[step].sentence)}</span></div></div>"
+    )
+
+
+def terms_html(rows: Sequence[tuple[str, str, str]]) -> str:
+    """What this project, SGLang and vLLM call the same thing."""
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_code_spans(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return (
+        '<div class="kd-table-wrap kd-terms"><table class="kd-table"><thead><tr><th>here</th>'
+        f"<th>SGLang</th><th>vLLM</th></tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def code_html(parts: Sequence[tuple[str, Callable[..., Any]]]) -> str:
+    """The source of each function, under its file and name, with a sentence why it matters."""
+    shown = []
+    for why, function in parts:
+        file = inspect.getsourcefile(function) or ""
+        place = "/".join(Path(file).parts[-3:])
+        name = function.__qualname__
+        source = textwrap.dedent(inspect.getsource(function)).rstrip()
+        shown.append(
+            f'<p class="kd-note">{esc(why)} <code>{esc(place)}</code>, <code>{esc(name)}</code></p>'
+            f'<pre class="kd-code" tabindex="0">{_escape_block(source)}</pre>'
+        )
+    return "".join(shown)
+
+
+def notebook_html(word: str) -> str:
+    """Where the notebook of this page is."""
+    names = sorted(p.name for p in resource_dir("notebooks").glob("*.ipynb"))
+    fitting = [n for n in names if word in n] or names
+    if not fitting:
+        return '<p class="kd-note">This installation has no notebooks.</p>'
+    items = "".join(f"<li><code>notebooks/{esc(n)}</code></li>" for n in fitting)
+    return (
+        f'<div class="kd-note"><p>The same scenarios, with exercises that check themselves:</p>'
+        f"<ul>{items}</ul><p>Open them with <code>jupyter lab notebooks</code>.</p></div>"
+    )
+
+
+def launch_options() -> dict[str, Any]:
+    """Options of ``Blocks.launch`` for every page: nothing shared, nothing fetched."""
+    return {
+        "theme": _look.theme(),
+        "head": _look.head(),
+        "share": False,
+        "ssr_mode": False,
+        "allowed_paths": [],
+        "footer_links": ["api", "settings"],
+        "enable_monitoring": False,
+        "max_file_size": "1mb",
+    }
+
+
+def launch_alone(page: gr.Blocks) -> None:
+    """Open one page by itself on http://127.0.0.1:7860 (or the port in GRADIO_SERVER_PORT)."""
+    page.launch(server_name="127.0.0.1", **launch_options())
+
+
+def _code_spans(text: str) -> str:
+    pieces = text.split("`")
+    return "".join(
+        f"<code>{esc(piece)}</code>" if i % 2 else esc(piece) for i, piece in enumerate(pieces)
+    )
+
+
+def _escape_block(source: str) -> str:
+    return "\n".join(esc(line) for line in source.split("\n"))

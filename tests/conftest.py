@@ -1,0 +1,62 @@
+"""Fixtures that several folders share: recordings of the lessons, the hub, and a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from kdalab.lessons import Recording
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+
+@lru_cache(maxsize=32)
+def _recorded(name: str, faults: tuple[str, ...]) -> Recording:
+    from kdalab.engine.faults import Faults
+    from kdalab.lessons import play, scenario
+
+    return play(scenario(name).changed(faults=Faults.named(list(faults))))
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Callable[..., Recording]:
+    """``recorded("fan-out", "skip_replay")``: a scenario's run, made once a session."""
+    return lambda name, *faults: _recorded(name, faults)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of Chromium. Without it browser tests are skipped, and fail where CI is set."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found:
+        return found
+    hint = "no chromium on the PATH; on Debian and Ubuntu: apt install chromium"
+    if os.environ.get("CI"):
+        pytest.fail(hint)
+    pytest.skip(hint)
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    """A Chromium without network services of its own."""
+    from demos.screenshots import browser as opened
+
+    with opened(chromium) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def hub() -> Iterator[str]:
+    """Address of the hub with all pages, on a free port of this machine."""
+    from demos.screenshots import serving
+
+    with serving() as url:
+        yield url
