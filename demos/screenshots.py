@@ -72,7 +72,8 @@ def open_page(opened: Browser, url: str, size: tuple[int, int], **context: Any) 
     page = opened.new_page(viewport={"width": size[0], "height": size[1]}, **context)
     page.goto(url)
     page.wait_for_selector("h1")
-    page.wait_for_timeout(900)
+    page.wait_for_selector(".kd-svg")
+    page.wait_for_timeout(1500)
     return page
 
 
@@ -99,19 +100,19 @@ def main(argv: Sequence[str] | None = None) -> int:
                         page.close()
         file = options.out / "restore.png"
         page = open_page(opened, f"{url}/restore?{README_QUERY}&__theme=light", WIDE)
-        page.screenshot(path=file, clip=_upto_bar(page))
+        page.screenshot(path=file, clip=_upto_legend(page), full_page=True)
         print(file)
     return 0
 
 
-def _upto_bar(page: Page) -> Any:
-    """From the title to the step bar, a little air around it."""
+def _upto_legend(page: Page) -> Any:
+    """From the title to the legend, a little air around it."""
     top = page.locator("h1").first.bounding_box()
-    bottom = page.locator("#kd-stepbar").bounding_box()
+    bottom = page.locator("#kd-legend .kd-legend").bounding_box()
     if top is None or bottom is None:
-        raise SystemExit("the page has no title or no step bar")
+        raise SystemExit("the page has no title or no legend")
     y = max(0, top["y"] - 16)
-    return {"x": 0, "y": y, "width": WIDE[0], "height": bottom["y"] + bottom["height"] + 12 - y}
+    return {"x": 0, "y": y, "width": WIDE[0], "height": bottom["y"] + bottom["height"] + 16 - y}
 
 
 if __name__ == "__main__":

@@ -88,10 +88,11 @@ def _parse(text: str | int, units: dict[str, int], what: str, examples: str) -> 
         if text < 0:
             raise KdalabError(f"{text} {what} is negative; use for example {examples}")
         return text
-    match = _QUANTITY.fullmatch(str(text))
+    match = _QUANTITY.fullmatch(str(text)) if len(str(text)) <= 32 else None
     unit = match.group(2).lower() if match else None
     if match is None or unit not in units:
-        raise KdalabError(f"{str(text)!r} is not a number of {what}; use for example {examples}")
+        shown = str(text) if len(str(text)) <= 40 else str(text)[:37] + "..."
+        raise KdalabError(f"{shown!r} is not a number of {what}; use for example {examples}")
     whole, _, fraction = match.group(1).replace(",", "").replace("_", "").partition(".")
     # Integers all the way: a float would round 0.1 TiB to the wrong byte.
     parts = 10 ** len(fraction)

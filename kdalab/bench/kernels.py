@@ -74,9 +74,13 @@ class Row:
 def parse_shape(text: str) -> Shape:
     """``"1,4096,4,128,128"`` as B, T, H, K, V; KdalabError for anything else."""
     parts = text.replace("x", ",").split(",")
-    if len(parts) != 5 or not all(p.strip().isdigit() and int(p) > 0 for p in parts):
-        raise KdalabError(f"shape {text!r}: give five whole numbers above 0, B,T,H,K,V")
+    if len(parts) != 5 or not all(
+        p.strip().isdecimal() and len(p) < 10 and int(p) > 0 for p in parts
+    ):
+        raise KdalabError(f"shape {text[:40]!r}: give five whole numbers above 0, B,T,H,K,V")
     shape = Shape(*(int(p) for p in parts))
+    if shape.B * shape.T * shape.H * max(shape.K, shape.V) > 1 << 28:
+        raise KdalabError(f"shape {text!r}: more than 2^28 numbers in one tensor; choose a smaller")
     if shape.K > 256:
         raise KdalabError(f"shape {text!r}: K is at most 256")
     return shape

@@ -105,6 +105,8 @@ def parse_placement(text: str) -> Placement:
         return Leaf(branch=text.endswith("branch"))
     name, _, number = text.partition(":")
     digits = number.replace(",", "").replace("_", "")
-    if name == "every" and digits.isdigit() and int(digits) > 0:
+    # isdecimal, not isdigit, and no more digits than a length in tokens can have
+    if name == "every" and digits.isdecimal() and len(digits) < 16 and int(digits) > 0:
         return Every(int(digits))
-    raise KdalabError(f"unknown checkpoint placement {text!r}; allowed: {FORMS} (N in tokens)")
+    shown = text if len(text) <= 40 else text[:37] + "..."
+    raise KdalabError(f"unknown checkpoint placement {shown!r}; allowed: {FORMS} (N in tokens)")

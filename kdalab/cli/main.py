@@ -57,6 +57,9 @@ def run() -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(141)  # the reader of a pipe has gone, as after `| head`
+    except OSError as error:
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

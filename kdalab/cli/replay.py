@@ -36,7 +36,7 @@ def command(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")] = None,
     max_bad_lines: Annotated[int, typer.Option(min=0, help="Unusable lines to skip.")] = 100,
     synthetic: Annotated[
-        int, typer.Option(min=0, help="No file: replay N made-up requests instead.")
+        int, typer.Option(min=0, max=1_000_000, help="No file: replay N made-up requests instead.")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
 ) -> None:

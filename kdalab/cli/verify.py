@@ -16,7 +16,7 @@ def command(
     cases: Annotated[
         int, typer.Option(min=1, max=100_000, help="Random cases for each claim.")
     ] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32, help="Seed of all random choices.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
 ) -> None:
     """Check that restored equals recomputed, and more. Exit code 0 when every claim holds."""

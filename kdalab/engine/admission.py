@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,8 +24,24 @@ def pages_needed(engine: Engine, n_tokens: int, max_new_tokens: int) -> int:
     return -(-total // engine.config.page_tokens)
 
 
+def as_ids(tokens: Sequence[int]) -> tuple[int, ...]:
+    """Token ids as plain integers; text, fractions and other things are refused."""
+    if isinstance(tokens, str | bytes | Mapping):
+        raise KdalabError(f"tokens must be a list of ids, not {type(tokens).__name__}")
+    try:
+        return tuple(operator.index(t) for t in tokens)
+    except TypeError:
+        raise KdalabError(
+            "tokens must be a list of whole numbers: the ids of a tokenizer"
+        ) from None
+
+
 def check_request(engine: Engine, tokens: tuple[int, ...], max_new_tokens: int, name: str) -> None:
     """Refuse what can never run, before anything is taken."""
+    if type(max_new_tokens) is not int:
+        raise KdalabError(f"max_new_tokens = {max_new_tokens!r}; it must be a whole number")
+    if not isinstance(name, str):
+        raise KdalabError(f"a request's name is text, not {name!r}")
     if not tokens:
         raise KdalabError("an empty prompt; give at least one token")
     vocab = engine.model.vocab_size

@@ -59,6 +59,8 @@ def _check_owners(engine: Engine) -> None:
             "shared pages hold only what the state has seen",
             r.name,
         )
+    held = {r.lease.id for r in engine.running if r.lease is not None}
+    _require(held == set(engine.cache.leases), "every lease belongs to a running request", held)
     tree_pages = sorted(p for n in engine.cache.nodes.values() for p in n.pages)
     _require(
         tree_pages == engine.latents.slots.owned_by(CACHE),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kdalab.cache.placement import Every, Placement, check_on_grid, grid_of
+from kdalab.cache.placement import FORMS, Every, Placement, check_on_grid, grid_of
 from kdalab.engine.faults import Faults
 from kdalab.errors import KdalabError
 
@@ -36,12 +36,15 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name in ("page_tokens", "n_pages", "n_active", "n_checkpoints", "chunk_tokens"):
-            if getattr(self, name) <= 0:
-                raise KdalabError(f"{name} = {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if type(value) is not int or value <= 0:
+                raise KdalabError(f"{name} = {value!r}; it must be a whole number of at least 1")
         if self.chunk_tokens < CELL:
             raise KdalabError(
                 f"chunk_tokens = {self.chunk_tokens}; a step must hold one cell of {CELL} tokens"
             )
+        if not hasattr(self.placement, "boundaries"):
+            raise KdalabError(f"placement = {self.placement!r}; use parse_placement({FORMS!r})")
         if isinstance(self.placement, Every):
             check_on_grid(self.placement.interval, self.grid)
 

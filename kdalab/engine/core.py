@@ -80,7 +80,7 @@ class Engine:
             KdalabError: an empty prompt, an id outside the vocabulary, a name in use, or a
                 prompt that does not fit the pools even when they are empty. Nothing was taken.
         """
-        ids = tuple(int(t) for t in tokens)
+        ids = admission.as_ids(tokens)
         name = name if name is not None else self._next_name()
         admission.check_request(self, ids, max_new_tokens, name)
         request = Request(

@@ -43,6 +43,9 @@ def _run_rows(engine: Engine, requests: list[Request]) -> None:
 
 def take_token(engine: Engine, request: Request, logits: torch.Tensor) -> None:
     """Choose the most likely token; end the request when it has all it asked for."""
+    if not bool(logits.isfinite().all()):
+        engine.finish(request, "failed: its logits are not finite")
+        return
     token = int(torch.argmax(logits))
     request.generated.append(token)
     engine.emit(ev.Decoded(request.name, token, request.computed))

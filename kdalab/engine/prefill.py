@@ -32,11 +32,14 @@ def run_chunk(engine: Engine) -> None:
             return
         end = min(request.n_tokens, request.computed + budget)
         budget -= -(-(end - request.computed) // CELL) * CELL
-        while request.computed < end:
-            _run_segment(engine, request, _next_stop(request, end))
-        if request.computed == request.n_tokens:
-            request.phase = Phase.DECODE
-            _first_token(engine, request)
+        try:
+            while request.computed < end:
+                _run_segment(engine, request, _next_stop(request, end))
+            if request.computed == request.n_tokens:
+                request.phase = Phase.DECODE
+                _first_token(engine, request)
+        except ValueError as error:  # its own numbers are no numbers: the others go on
+            engine.finish(request, f"failed: {error}")
 
 
 def _next_stop(request: Request, end: int) -> int:

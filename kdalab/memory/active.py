@@ -16,7 +16,7 @@ POISON = float("nan")
 class StateBuffers:
     """Recurrent and conv state of ``n`` slots; the two always move together.
 
-    Shapes: ``recurrent`` [slot, KDA layer, value head, V, K] (V-first, fp32);
+    Shapes: ``recurrent`` [slot, KDA layer, value head, V, K], V-first, fp32 (or fp64);
     ``conv`` [slot, KDA layer, W-1 inputs, q|k|v channel] (the model's dtype).
     """
 
@@ -30,7 +30,8 @@ class StateBuffers:
     ) -> None:
         self.slots = SlotAllocator(n, name)
         self.fill: float | None = POISON  # what freed slots are overwritten with; None: nothing
-        self.recurrent = torch.full((n, *recurrent_shape), POISON, dtype=torch.float32)
+        wide = torch.promote_types(dtype, torch.float32)
+        self.recurrent = torch.full((n, *recurrent_shape), POISON, dtype=wide)
         self.conv = torch.full((n, *conv_shape), POISON, dtype=dtype)
 
     @property

@@ -69,6 +69,6 @@ def resolve_model(name_or_path: str) -> ModelSpec:
     if name_or_path.strip().lower() in PRESETS:
         return preset(name_or_path)
     looks_like_path = name_or_path.endswith(".json") or "/" in name_or_path or "\\" in name_or_path
-    if looks_like_path or Path(name_or_path).exists():
+    if looks_like_path or (len(name_or_path) < 256 and Path(name_or_path).exists()):
         return load_hf_config(name_or_path)
     return preset(name_or_path)

@@ -131,6 +131,8 @@ def _common(reader: Fields) -> dict[str, Any]:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
+        if file.exists() and not file.is_file():
+            raise KdalabError(f"{file}: not a regular file")
         size = file.stat().st_size
         if size > MAX_CONFIG_BYTES:
             raise KdalabError(

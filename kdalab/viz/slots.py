@@ -42,7 +42,8 @@ def slots_svg(
         _checkpoints(view, places, state_bytes),
         _pages(view, names, places, page_tokens, page_bytes),
     ]
-    parts += [_mark(places[h], h) for h in highlight if h in places]
+    # Under the shapes, so that a ring never covers an owner's letter.
+    parts = [_mark(places[h], h) for h in highlight if h in places] + parts
     parts += [_arrow(a, b, places) for a, b in moves if a in places and b in places]
     rows = -(-len(view.pages) // _PAGES_A_ROW)
     counts = pool_counts(view)
@@ -110,7 +111,7 @@ def _active(
             shape += _owner_bar(x - 5, _TOP, svg.state_height(_BOX), names, owner)
             shape += svg.badge(x + _BOX + 1, _TOP - 2, owner, _index(names, owner), 7)
             tip = f"active slot {slot}: private to {owner}, {format_bytes(state_bytes)}"
-        shape += svg.text(x + _BOX / 2, _TOP + 52, slot, "small mid muted")
+        shape += svg.text(x + _BOX / 2, _TOP + 54, slot, "small mid muted")
         parts.append(svg.group(shape, title=tip, pick=key))
     return "".join(parts)
 
@@ -136,7 +137,7 @@ def _checkpoints(view: View, places: dict[str, tuple[float, float]], state_bytes
             tip = f"checkpoint {slot}: state of {at:,} tokens, node {node}"
             if readers:
                 tip += f", on the path of {', '.join(readers)}"
-        shape += svg.text(x + box / 2, _TOP + 52, slot, "small mid muted")
+        shape += svg.text(x + box / 2, _TOP + 54, slot, "small mid muted")
         parts.append(svg.group(shape, title=tip, pick=f"checkpoint:{slot}"))
     return "".join(parts)
 

@@ -49,6 +49,14 @@ def test_every_command_has_its_own_help(name: str) -> None:
         (["size", "gpt"], "kimi-k3, kimi-linear-48b"),
         (["plot", "nothing"], "state_vs_kv"),
         (["demo", "nothing"], "restore"),
+        (["size", "kimi-k3", "--context", "9" * 400], "is not a number of tokens"),
+        (["size", "a" * 300], "kimi-k3, kimi-linear-48b"),
+        (["replay", "--synthetic", "5", "--budget", "9" * 400], "is not a number of bytes"),
+        (["replay", "--synthetic", "5", "--checkpoints", "every:\u00b2"], "every:N, leaf"),
+        (["replay", "--synthetic", "5", "--checkpoints", "every:" + "9" * 5000], "every:N, leaf"),
+        (["bench", "kernels", "--shape", "\u00b2,1,1,1,1"], "five whole numbers"),
+        (["bench", "kernels", "--shape", "99999999,9999999,9,9,9"], "choose a smaller"),
+        (["size", "/dev/zero"], "not a regular file"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(args: list[str], message: str) -> None:

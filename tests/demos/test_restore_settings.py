@@ -78,7 +78,7 @@ def test_the_longest_prompt_in_bytes_is_accepted_and_one_more_is_not():
         rs.checked("fan-out", ("x" * (MAX_PROMPT_TOKENS + 1), "y"))
 
 
-def test_what_a_session_keeps_is_small():
+def test_what_an_open_page_keeps_is_small():
     longest = rs.checked("fan-out", ("x" * MAX_PROMPT_TOKENS,) * 3, faults=["drop_conv"])
     assert len(pickle.dumps(longest)) < 4_000
 

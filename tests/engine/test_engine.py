@@ -243,7 +243,7 @@ def test_what_runs_is_never_evicted() -> None:
 
 
 def test_a_checkpoint_that_finds_no_slot_is_skipped() -> None:
-    e = engine(n_checkpoints=1)
+    e = engine(n_checkpoints=1, check_every_step=False)  # a lease is held by hand below
     e.submit(SHARED[:64], 1)
     e.run()
     lease = e.cache.acquire(e.cache.lookup(e.requests["A"].key))
@@ -353,3 +353,63 @@ def test_running_out_of_slots_takes_none() -> None:
     with pytest.raises(OutOfSlotsError, match=r"65 latent pages wanted, 64 of 64 are free"):
         e.latents.slots.allocate("A", 65)
     assert e.latents.slots.n_free == 64
+
+
+@pytest.mark.parametrize(
+    ("tokens", "new", "name", "message"),
+    [
+        ([1], 1.5, None, "max_new_tokens = 1.5; it must be a whole number"),
+        ([1], float("nan"), None, "max_new_tokens = nan"),
+        ([1], True, None, "max_new_tokens = True"),
+        ([1.7], 1, None, "a list of whole numbers"),
+        ("12", 1, None, "not str"),
+        (b"\x01", 1, None, "not bytes"),
+        ([None], 1, None, "a list of whole numbers"),
+        ([1], 1, 5, "a request's name is text"),
+    ],
+)
+def test_a_request_of_the_wrong_type_is_refused(
+    tokens: Any, new: Any, name: Any, message: str
+) -> None:
+    e = engine()
+    with pytest.raises(KdalabError, match=message):
+        e.submit(tokens, new, name)
+    assert not e.requests
+    assert not e.cache.leases
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"page_tokens": 16.0}, {"n_pages": 1.5}, {"n_active": "3"}, {"chunk_tokens": float("nan")}],
+)
+def test_sizes_are_whole_numbers(changes: dict[str, Any]) -> None:
+    with pytest.raises(KdalabError, match="a whole number of at least 1"):
+        engine(**changes)
+
+
+def test_a_placement_is_an_object_with_boundaries() -> None:
+    with pytest.raises(KdalabError, match="use parse_placement"):
+        EngineConfig(placement=None)  # type: ignore[arg-type]
+
+
+def test_a_lease_that_no_request_holds_is_found() -> None:
+    e = engine()
+    e.submit(SHARED[:70], 1)
+    e.run()
+    e.cache.acquire(e.cache.lookup(e.requests["A"].key))
+    with pytest.raises(InvariantError, match="every lease belongs to a running request"):
+        e.check()
+
+
+def test_a_request_whose_numbers_overflow_ends_and_the_others_go_on() -> None:
+    from kdalab.model.tiny import tiny_config, tiny_weights
+    from kdalab.model.weights import build
+
+    weights = tiny_weights()
+    weights["model.embed_tokens.weight"][7] = float("inf")
+    e = Engine(build(tiny_config(), weights), EngineConfig(check_every_step=True))
+    bad, good = e.submit([7] * 100, 3), e.submit(SHARED[:100], 3)
+    e.run(50)
+    assert bad.finish_reason.startswith("failed: ")
+    assert good.generated == MODEL.greedy(SHARED[:100], 3)
+    assert good.finish_reason == "length"

@@ -58,7 +58,9 @@ def random_transformers_model(config: KimiLinearConfig) -> Any:
 
 
 @pytest.fixture(scope="module", params=["ours saved", "theirs saved", "theirs in shards", "odd"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
     """The same checkpoint in both, written by one of them."""
     folder: Path = tmp_path_factory.mktemp("checkpoint")
     if request.param == "ours saved":
@@ -69,7 +71,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         random_transformers_model(config).save_pretrained(folder, max_shard_size=shard)
         sharded = len(list(folder.glob("*.safetensors"))) > 1
         assert sharded == (request.param == "theirs in shards")
-    yield Pair(load_pretrained(folder), TransformersPeer(folder))
+    return Pair(load_pretrained(folder), TransformersPeer(folder))
 
 
 @pytest.mark.parametrize("n", LENGTHS)
