@@ -155,8 +155,9 @@ def _lose_replay(engine: Engine, request: Request) -> None:
             ev.FaultInjected(
                 request.name,
                 "skip_replay",
-                f"latent KV of {request.computed:,} tokens is paired with the state of "
-                f"{request.restore:,}.",
+                "the state that this replay made is thrown away. Latent KV of "
+                f"{request.computed:,} tokens is paired with the state of {request.restore:,}, "
+                "as if the replay had been skipped.",
             )
         )
     request.stale_state = None
