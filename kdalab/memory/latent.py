@@ -76,13 +76,16 @@ class LatentPool:
         """Latents of tokens [0, n) in order: [MLA layer, n, channel] (a copy).
 
         Raises:
-            KdalabError: the page table covers fewer tokens.
+            KdalabError: the page table covers fewer tokens, or names a page out of range.
         """
         n_layers, dim = self.data.shape[1], self.data.shape[3]
         if n == 0:
             return self.data.new_empty((n_layers, 0, dim))
         self._check_table(pages, n)
-        index = torch.tensor(pages[: -(-n // self.page_tokens)])
+        used = pages[: -(-n // self.page_tokens)]
+        for page in used:
+            self.slots.owner(page)  # raises for a number that would wrap round
+        index = torch.tensor(used)
         whole = self.data[index].transpose(0, 1).reshape(n_layers, -1, dim)
         return whole[:, :n]
 
