@@ -42,7 +42,7 @@ def odd_config() -> KimiLinearConfig:
         q_lora_rank=18,
         num_experts=6,
         num_shared_experts=2,
-        moe_intermediate_size=22,
+        moe_intermediate_size=20,
         num_expert_group=2,
         topk_group=1,
         routed_scaling_factor=2.446,
