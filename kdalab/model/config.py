@@ -90,11 +90,16 @@ class KimiLinearConfig:
             raise KdalabError(f"hidden_act {raw['hidden_act']!r} is not supported; only 'silu'")
         if raw.get("mla_use_nope") is False:
             raise KdalabError("mla_use_nope is false: rotated keys are not supported here")
+        router = raw.get("moe_router_activation_func", "sigmoid")
+        if router != "sigmoid":
+            raise KdalabError(f"moe_router_activation_func {router!r} is not supported here")
+        if raw.get("moe_layer_freq", 1) != 1:
+            raise KdalabError("moe_layer_freq must be 1: experts in every layer but the first")
         for switch in ("attention_bias", "tie_word_embeddings"):
             if raw.get(switch):
                 raise KdalabError(f"the config sets {switch}, which is not supported here")
         linear = dict(raw.get("linear_attn_config") or {})
-        get = _Reader(raw)
+        get = _Reader({**raw, **{f"linear_attn_config.{k}": v for k, v in linear.items()}})
         n_layers = get("num_hidden_layers")
         return cls(
             vocab_size=get("vocab_size"),
@@ -104,10 +109,11 @@ class KimiLinearConfig:
             dense_layers=_dense_layers(raw, n_layers),
             intermediate_size=get("intermediate_size"),
             rms_norm_eps=get("rms_norm_eps"),
-            linear_num_heads=linear.get("num_heads") or get("linear_num_heads"),
-            linear_head_dim=linear.get("head_dim") or get("linear_head_dim"),
-            linear_conv_kernel_dim=linear.get("short_conv_kernel_size")
-            or get("linear_conv_kernel_dim"),
+            linear_num_heads=get("linear_attn_config.num_heads", "linear_num_heads"),
+            linear_head_dim=get("linear_attn_config.head_dim", "linear_head_dim"),
+            linear_conv_kernel_dim=get(
+                "linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim"
+            ),
             num_attention_heads=get("num_attention_heads"),
             kv_lora_rank=get("kv_lora_rank"),
             qk_nope_head_dim=get("qk_nope_head_dim"),
@@ -210,5 +216,9 @@ def _full_layers(
 def _dense_layers(raw: Mapping[str, Any], n_layers: int) -> tuple[int, ...]:
     types = raw.get("mlp_layer_types")
     if types is not None:
+        if len(types) != n_layers:
+            raise KdalabError(
+                f"mlp_layer_types names {len(types)} layers; num_hidden_layers is {n_layers}"
+            )
         return tuple(i for i, kind in enumerate(types) if kind == "dense")
     return tuple(range(min(n_layers, raw.get("first_k_dense_replace", 1))))

@@ -58,8 +58,8 @@ class MLALayer:
         keys = torch.cat([context, latent])
         query = self._query(x)  # [head, cell, latent|rope]
         scores = torch.matmul(query, keys.T) * self.scale
-        rows = torch.arange(start, start + cell)
-        scores.masked_fill_(torch.arange(start + cell) > rows[:, None], float("-inf"))
+        later = torch.ones(cell, cell, dtype=torch.bool).triu(1)
+        scores[..., start:].masked_fill_(later, float("-inf"))
         mixed = torch.matmul(torch.softmax(scores, -1), keys[:, : self.rank])
         return self._output(mixed), latent[:n]
 

@@ -2,7 +2,8 @@
 
 Every expert runs over all rows of the cell, with weight 0 for the rows that did not choose it.
 Gathering just the rows that did would make the shape of a product, and with it the last bits of
-a token's result, depend on what its neighbours chose.
+a token's result, depend on what its neighbours chose. All experts then fit into one product each
+way: side by side in the hidden layer, and summed by the product that leaves it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class MLP:
         self.w_gate_up = torch.cat([gate, up])
         self.w_down = down
 
-    def __call__(self, x: torch.Tensor, n: int | None = None) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = linear(x, self.w_gate_up).chunk(2, -1)
         return linear(silu(gate) * up, self.w_down)
 
@@ -38,23 +39,23 @@ class MoE:
         self.renormalize, self.scale = config.moe_renormalize, config.routed_scaling_factor
         self.w_router = w["gate.weight"]
         self.bias = w["gate.e_score_correction_bias"]
-        self.experts = [
-            MLP(*(w[f"experts.{e}.{part}.weight"] for part in ("w1", "w3", "w2")))
-            for e in range(self.n_experts)
-        ]
-        self.shared = MLP(
-            *(w[f"shared_experts.{part}_proj.weight"] for part in ("gate", "up", "down"))
+        gate, up, down = (
+            [w[f"experts.{e}.{routed}.weight"] for e in range(self.n_experts)]
+            + [w[f"shared_experts.{shared}_proj.weight"]]
+            for routed, shared in (("w1", "gate"), ("w3", "up"), ("w2", "down"))
         )
+        self.w_gate_up = torch.cat(gate + up)
+        self.w_down = torch.cat(down, 1)
+        self.width = config.moe_intermediate_size
 
-    def __call__(self, x: torch.Tensor, n: int | None = None) -> torch.Tensor:
-        """[row, hidden] -> [row, hidden]; rows from ``n`` on are padding and choose no expert."""
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[row, hidden] -> [row, hidden]."""
         weights = self.route(x)
-        if n is not None:
-            weights[n:] = 0
-        out = torch.zeros_like(x)
-        for e in torch.nonzero(weights.any(0)).flatten().tolist():
-            out += weights[:, e : e + 1] * self.experts[e](x)
-        return out + self.shared(x)
+        gate, up = linear(x, self.w_gate_up).chunk(2, -1)
+        inner = silu(gate) * up
+        routed = inner[:, : self.n_experts * self.width]
+        routed.view(-1, self.n_experts, self.width).mul_(weights[..., None])
+        return linear(inner, self.w_down)
 
     def route(self, x: torch.Tensor) -> torch.Tensor:
         """Weight of each expert for each row, [row, expert], 0 where not chosen.

@@ -16,6 +16,7 @@ from torch.nn.functional import embedding, linear
 
 from kdalab.errors import KdalabError
 from kdalab.model.config import KimiLinearConfig
+from kdalab.model.inputs import as_ids, check_ids, check_state
 from kdalab.model.kda import KDALayer
 from kdalab.model.mla import MLALayer
 from kdalab.model.norm import rms_norm
@@ -53,7 +54,7 @@ class Block(NamedTuple):
     norm: torch.Tensor
     attention: KDALayer | MLALayer
     post_norm: torch.Tensor
-    feed_forward: Callable[..., torch.Tensor]
+    feed_forward: Callable[[torch.Tensor], torch.Tensor]
 
 
 class HybridModel:
@@ -78,6 +79,8 @@ class HybridModel:
         head: torch.Tensor,
         decode_rows: int = 8,
     ) -> None:
+        if decode_rows < 1:
+            raise KdalabError(f"decode_rows must be at least 1, not {decode_rows}")
         self.config = config
         self.embed, self.norm, self.head = embed, norm, head
         self.blocks = list(blocks)
@@ -153,13 +156,16 @@ class HybridModel:
     ) -> CellOutput:
         """As ``prefill_cell``, from any token on. Off the grid the result equals that of a run on
         the grid to rounding, not bit for bit: its sums are cut at other places."""
-        n = len(tokens)
-        if not 1 <= n <= CELL:
+        n = check_ids(tokens, self.vocab_size)
+        if n > CELL:
             raise KdalabError(f"a cell holds 1 to {CELL} tokens, not {n}")
-        self._check_ids(tokens)
-        self._check("recurrent", recurrent, self.recurrent_shape)
-        self._check("conv", conv, self.conv_shape)
-        self._check("latent", latent, (self.n_mla_layers, start, self.latent_dim))
+        if start < 0:
+            raise KdalabError(f"start counts the tokens before the cell; it cannot be {start}")
+        if logits not in ("all", "last", "none"):
+            raise KdalabError(f"logits must be 'all', 'last' or 'none', not {logits!r}")
+        check_state("recurrent", recurrent, self.recurrent_shape, self.state_dtype)
+        check_state("conv", conv, self.conv_shape, self.dtype)
+        check_state("latent", latent, (self.n_mla_layers, start, self.latent_dim), self.dtype)
         x = self.embed.new_zeros(CELL, self.config.hidden_size)
         x[:n] = embedding(tokens, self.embed)
         new_recurrent, new_conv = torch.empty_like(recurrent), torch.empty_like(conv)
@@ -177,7 +183,7 @@ class HybridModel:
                 mla += 1
             x = x + y
             h = rms_norm(x, block.post_norm, self.config.rms_norm_eps)
-            x = x + block.feed_forward(h, n)
+            x = x + block.feed_forward(h)
         out = None
         if logits != "none":
             # All rows, whatever is asked for: a product of one shape, the same bits.
@@ -202,17 +208,22 @@ class HybridModel:
             recurrent: [B, KDA layer, value head, V, K].
             conv: [B, KDA layer, W-1, q|k|v].
             latents: B tensors [MLA layer, position, latent|rope].
+
+        Raises:
+            KdalabError: too many requests, ids outside the vocabulary, or states whose shapes are
+                not those of this model at ``positions``.
         """
-        b, rows = len(tokens), self._rows
-        if not 1 <= b <= self.decode_rows:
+        b, rows = check_ids(tokens, self.vocab_size), self._rows
+        if b > self.decode_rows:
             raise KdalabError(f"a decode step holds 1 to {self.decode_rows} requests, not {b}")
-        self._check_ids(tokens)
-        self._check("recurrent", recurrent, (b, *self.recurrent_shape))
-        self._check("conv", conv, (b, *self.conv_shape))
+        check_state("recurrent", recurrent, (b, *self.recurrent_shape), self.state_dtype)
+        check_state("conv", conv, (b, *self.conv_shape), self.dtype)
         if len(positions) != b or len(latents) != b:
             raise KdalabError(f"{b} tokens, {len(positions)} positions, {len(latents)} latents")
         for position, latent in zip(positions, latents, strict=True):
-            self._check("latents", latent, (self.n_mla_layers, position, self.latent_dim))
+            check_state(
+                "latents", latent, (self.n_mla_layers, position, self.latent_dim), self.dtype
+            )
         x = self.embed.new_zeros(rows, self.config.hidden_size)
         x[:b] = embedding(tokens, self.embed)
         states = recurrent.new_zeros(rows, *self.recurrent_shape)
@@ -232,7 +243,7 @@ class HybridModel:
                 mla += 1
             x = x + y
             h = rms_norm(x, block.post_norm, self.config.rms_norm_eps)
-            x = x + block.feed_forward(h, b)
+            x = x + block.feed_forward(h)
         return DecodeOutput(self._logits(x)[:b], states[:b], windows[:b], new_latent[:b])
 
     def logits(
@@ -244,10 +255,11 @@ class HybridModel:
             tokens: ids, at least one.
             pieces: lengths to cut the sequence into, carrying the states across; they need not
                 end on the grid (then the result is equal to rounding, not bit for bit).
+
+        Raises:
+            KdalabError: no tokens, ids outside the vocabulary, or pieces that do not add up.
         """
-        ids = torch.as_tensor(tokens, dtype=torch.long)
-        if ids.ndim != 1 or len(ids) == 0:
-            raise KdalabError("tokens must be a non-empty list of ids")
+        ids = as_ids(tokens, self.vocab_size)
         pieces = [len(ids)] if pieces is None else list(pieces)
         if any(p <= 0 for p in pieces) or sum(pieces) != len(ids):
             raise KdalabError(f"pieces {pieces} must be positive and add up to {len(ids)} tokens")
@@ -265,17 +277,22 @@ class HybridModel:
                 at = stop
         return torch.cat(rows)
 
-    def greedy(self, tokens: Sequence[int], n: int) -> list[int]:
-        """``n`` most likely tokens after a prompt: prefill cell by cell, then decode."""
-        ids = torch.as_tensor(tokens, dtype=torch.long)
+    def greedy(self, tokens: Sequence[int] | torch.Tensor, n: int) -> list[int]:
+        """``n`` most likely tokens after a prompt: prefill cell by cell, then decode.
+
+        Raises:
+            KdalabError: no tokens, ids outside the vocabulary, or a negative ``n``.
+        """
+        ids = as_ids(tokens, self.vocab_size)
+        if n < 0:
+            raise KdalabError(f"cannot generate {n} tokens")
         recurrent, conv, latent = self.zero_state()
         logits = None
         for at in range(0, len(ids), CELL):
             out = self.prefill_cell(ids[at : at + CELL], at, recurrent, conv, latent)
             recurrent, conv, logits = out.recurrent, out.conv, out.logits
             latent = torch.cat([latent, out.latent], 1)
-        if logits is None:
-            raise KdalabError("an empty prompt; give at least one token")
+        assert logits is not None
         generated: list[int] = []
         while len(generated) < n:
             generated.append(int(logits[-1].argmax()))
@@ -294,15 +311,3 @@ class HybridModel:
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         return linear(rms_norm(x, self.norm, self.config.rms_norm_eps), self.head)
-
-    def _check_ids(self, tokens: torch.Tensor) -> None:
-        low, high = int(tokens.min()), int(tokens.max())
-        if low < 0 or high >= self.vocab_size:
-            raise KdalabError(
-                f"token id {low if low < 0 else high} is outside the vocabulary "
-                f"0..{self.vocab_size - 1}"
-            )
-
-    def _check(self, name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-        if tuple(tensor.shape) != shape:
-            raise KdalabError(f"{name} has shape {tuple(tensor.shape)}; expected {shape}")

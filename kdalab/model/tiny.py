@@ -8,7 +8,7 @@ import torch
 
 from kdalab.model.config import KimiLinearConfig
 from kdalab.model.network import HybridModel
-from kdalab.model.weights import build, expected_shapes
+from kdalab.model.weights import build, dtype_of, expected_shapes
 
 
 def tiny_config() -> KimiLinearConfig:
@@ -72,7 +72,7 @@ def tiny_weights(
             values = values / math.sqrt(shape[-1])
         if name == "lm_head.weight":
             values = 2 * values
-        weights[name] = values.to(dtype)
+        weights[name] = values.to(dtype_of(name, dtype))
     return weights
 
 

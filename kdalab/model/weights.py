@@ -21,6 +21,10 @@ from kdalab.model.network import Block, HybridModel
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
+KEPT_WIDE = ("A_log", "dt_bias", ".gate.weight", "e_score_correction_bias")
+"""Ends of the names that stay in fp32 in a model of lower precision, as in transformers: decay
+rates and the router's scores are sensitive to rounding."""
+
 
 def load_pretrained(
     path: str | Path, dtype: torch.dtype = torch.float32, decode_rows: int = 8
@@ -112,6 +116,11 @@ def expected_shapes(config: KimiLinearConfig) -> dict[str, tuple[int, ...]]:
         else:
             shapes |= {f"{layer}block_sparse_moe.{k}": v for k, v in _moe_shapes(c).items()}
     return shapes
+
+
+def dtype_of(name: str, dtype: torch.dtype) -> torch.dtype:
+    """What a tensor of a model of ``dtype`` is kept in."""
+    return torch.promote_types(dtype, torch.float32) if name.endswith(KEPT_WIDE) else dtype
 
 
 def _kda_shapes(c: KimiLinearConfig) -> dict[str, tuple[int, ...]]:
@@ -229,7 +238,9 @@ def _read_tensors(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         try:
             with safe_open(file, "pt") as f:
                 for name in f.keys():  # noqa: SIM118
-                    tensors[name] = f.get_tensor(name).to(dtype)
+                    # A copy: views of the file start at any address, and products over weights
+                    # that are not aligned may give a row other last bits at another place.
+                    tensors[name] = f.get_tensor(name).to(dtype_of(name, dtype), copy=True)
         except SafetensorError as error:
             raise KdalabError(f"{file} cannot be read as safetensors: {error}") from error
     return tensors
