@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import random
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kdalab.lab.trace import BLOCK_TOKENS
+from kdalab.errors import KdalabError
+from kdalab.lab.trace import BLOCK_TOKENS, Trace, TraceRequest
 
 SYSTEM_BLOCKS = 3
 
@@ -24,7 +26,12 @@ def synthetic_rows(n: int, seed: int = 0, sessions: int = 0) -> Iterator[dict[st
         n: requests.
         seed: of the random choices.
         sessions: conversations that go on side by side; n // 8 by default.
+
+    Raises:
+        KdalabError: ``n`` is below 1.
     """
+    if n < 1:
+        raise KdalabError(f"{n:,} made-up requests; use 1 or more")
     chance = random.Random(seed)
     next_id = SYSTEM_BLOCKS
     open_sessions: list[tuple[int, list[int]]] = []  # (tokens, ids of whole blocks)
@@ -63,3 +70,20 @@ def write_synthetic(path: str | Path, n: int, seed: int = 0) -> Path:
     file = Path(path)
     file.write_text("".join(json.dumps(row) + "\n" for row in synthetic_rows(n, seed)))
     return file
+
+
+def synthetic_trace(n: int, seed: int = 0) -> Trace:
+    """The trace that reading ``write_synthetic(path, n, seed)`` gives, without the file."""
+    return Trace(
+        f"synthetic, {n:,} requests, seed {seed}",
+        [
+            TraceRequest(
+                line,
+                float(row["timestamp"]),
+                row["input_length"],
+                row["output_length"],
+                array("q", row["hash_ids"]),
+            )
+            for line, row in enumerate(synthetic_rows(n, seed), 1)
+        ],
+    )

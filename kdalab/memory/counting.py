@@ -13,6 +13,8 @@ class CountingPool:
     """Latent pages and checkpoint slots under one budget in bytes.
 
     Numbers are never given out twice, so that what was read can be told from what was written.
+    ``pages`` and ``states`` count what is in use, ``used`` their bytes, ``peak_bytes`` the most
+    there ever was.
 
     Args:
         page_bytes: bytes of one latent page.
@@ -25,7 +27,7 @@ class CountingPool:
         self.checkpoint_bytes = checkpoint_bytes
         self.budget = budget
         self.pages = self.states = 0
-        self.peak_bytes = 0
+        self.used = self.peak_bytes = 0
         self._next_page = self._next_state = 0
 
     @property
@@ -37,11 +39,6 @@ class CountingPool:
     def state_bytes(self) -> int:
         """Bytes of checkpoints in use."""
         return self.states * self.checkpoint_bytes
-
-    @property
-    def used(self) -> int:
-        """Bytes in use."""
-        return self.kv_bytes + self.state_bytes
 
     def missing(self, pages: int, states: int) -> int:
         """Bytes that must be freed before so much more fits; 0 when it fits."""
@@ -56,19 +53,28 @@ class CountingPool:
         Raises:
             KdalabError: they do not fit the budget. Nothing was taken.
         """
-        short = self.missing(pages, states)
-        if short:
-            raise KdalabError(f"{short:,} bytes over the budget of {self.budget:,}")
+        used = self.used + pages * self.page_bytes + states * self.checkpoint_bytes
+        if self.budget is not None and used > self.budget:
+            raise KdalabError(
+                f"{pages:,} pages and {states:,} checkpoints would go {used - self.budget:,} bytes "
+                f"over the budget of {self.budget:,}; evict that much first"
+            )
         first_page, first_state = self._next_page, self._next_state
         self._next_page += pages
         self._next_state += states
         self.pages += pages
         self.states += states
-        self.peak_bytes = max(self.peak_bytes, self.used)
+        self.used = used
+        if used > self.peak_bytes:
+            self.peak_bytes = used
         return range(first_page, self._next_page), range(first_state, self._next_state)
 
     def give(self, pages: int, states: int = 0) -> None:
-        """Take so many back."""
+        """Take so many back.
+
+        Raises:
+            InvariantError: more than are in use. Nothing was taken back.
+        """
         if pages > self.pages or states > self.states:
             raise InvariantError(
                 f"{pages:,} pages and {states:,} checkpoints given back; "
@@ -76,3 +82,4 @@ class CountingPool:
             )
         self.pages -= pages
         self.states -= states
+        self.used -= pages * self.page_bytes + states * self.checkpoint_bytes
