@@ -298,15 +298,22 @@ def _wire_runs(parts: _Parts, page: gr.Blocks) -> None:
     everything = [*parts.controls, *parts.whole]
     parts.name.input(choose, [parts.name, parts.tokens, parts.faults], everything, **_RUN)
 
-    def open_link(http: gr.Request) -> tuple[Any, ...]:
+    # In two events, and only the second, which a plain address never raises, writes into the
+    # controls: even a skipped output would put back the old text of a box that a reader had begun
+    # to type into while the page was loading.
+    def read_link(http: gr.Request) -> Any:
         query = http.query_params
         if not any(key in query for key in _LINK_KEYS):
-            return (gr.skip(),) * len(everything)
-        broken = [value for key, value in query.multi_items() if key == "fault"]
-        now, at = guard(page_run.run_link, dict(query), broken)
+            return gr.skip()
+        return dict(query), [value for key, value in query.multi_items() if key == "fault"]
+
+    def open_link(link: tuple[dict[str, str], list[str]]) -> tuple[Any, ...]:
+        now, at = guard(page_run.run_link, *link)
         return *page_run.control_values(now), *_show(now, at)
 
-    page.load(open_link, None, everything, show_progress="hidden", api_visibility="private")
+    link = gr.State(None)
+    page.load(read_link, None, link, show_progress="hidden", api_visibility="private")
+    link.change(open_link, link, everything, show_progress="hidden", api_visibility="private")
 
 
 def _wire_zoom(parts: _Parts) -> None:
