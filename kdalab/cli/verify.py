@@ -34,22 +34,23 @@ def _collect(cases: int, seed: int, quiet: bool) -> list[Claim]:
     from rich.progress import Progress
 
     from kdalab.threads import use_one_thread
-    from kdalab.verify.network import chunk_claim, transformers_claims
-    from kdalab.verify.restore import restore_claims
+    from kdalab.verify.groups import GROUPS
 
     use_one_thread()
+    on_screen = sys.stderr.isatty()
+    claims: list[Claim] = []
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=quiet or not sys.stderr.isatty()) as bar:
+    with Progress(console=console, transient=True, disable=quiet or not on_screen) as bar:
         task = bar.add_task("", total=cases)
 
         def show(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        claims = restore_claims(cases, seed, show)
-        bar.update(task, description="chunk form = recurrence")
-        claims.append(chunk_claim(min(cases, 200), seed))
-        bar.update(task, description="model = transformers")
-        claims += transformers_claims(seed)
+        for group in GROUPS:
+            if not quiet and not on_screen:  # a log gets a line, a terminal a bar
+                print(f"{group.title} ...", file=sys.stderr, flush=True)
+            show(group.title, 0, cases)
+            claims += group.claims(cases, seed, show)
     return claims
 
 

@@ -15,6 +15,7 @@ from kdalab.memory import CheckpointPool
 from kdalab.model import tiny_model
 from kdalab.model.mla import MLALayer
 from kdalab.verify.claim import Claim
+from kdalab.verify.groups import Group
 from kdalab.verify.network import chunk_claim, transformers_claims
 from kdalab.verify.peers import transformers_missing
 from kdalab.verify.restore import largest, restore_claims
@@ -100,12 +101,12 @@ def test_the_command_prints_json_and_exits_by_the_result(monkeypatch: pytest.Mon
     assert ok.exit_code == 0, ok.output
     claims = json.loads(ok.stdout)["claims"]
     assert {"name", "cases", "worst", "limit", "passed"} <= set(claims[0])
-    monkeypatch.setattr(
-        "kdalab.verify.network.transformers_claims", lambda seed: [Claim("x", 1, 1.0)]
-    )
+    wrong = Group("always wrong", lambda cases, seed, progress: [Claim("x", 1, 1.0)])
+    monkeypatch.setattr("kdalab.verify.groups.GROUPS", (wrong,))
     bad = CliRunner().invoke(app, ["--cases", "3"])
     assert bad.exit_code == 1
     assert "FAIL" in bad.stdout
+    assert "always wrong ..." in bad.stderr
 
 
 def test_the_tiny_model_is_left_as_it_was() -> None:

@@ -1,0 +1,26 @@
+"""What ``kdalab verify`` tries, in order. A new kind of claim is a function and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kdalab.verify.claim import Claim, Progress
+from kdalab.verify.network import chunk_claim, transformers_claims
+from kdalab.verify.ops import op_claims
+from kdalab.verify.restore import restore_claims
+
+
+class Group(NamedTuple):
+    """Claims that are tried together; ``claims(cases, seed, progress)`` gives their rows."""
+
+    title: str
+    claims: Callable[[int, int, Progress], list[Claim]]
+
+
+GROUPS: tuple[Group, ...] = (
+    Group("restored = straight", restore_claims),
+    Group("chunk form = recurrence", lambda n, seed, _: [chunk_claim(min(n, 200), seed)]),
+    Group("ops = specification", lambda n, seed, show: op_claims(min(n, 200), seed, show)),
+    Group("model = transformers", lambda n, seed, _: transformers_claims(seed)),
+)
