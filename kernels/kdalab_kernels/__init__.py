@@ -9,6 +9,7 @@ Every op takes ``backend="auto" | "torch" | "triton" | "reference"``; see :mod:`
 from kdalab_kernels.dispatch import backends_of
 from kdalab_kernels.layer_ops import causal_conv1d, causal_conv1d_update, fused_kda_gate, l2norm
 from kdalab_kernels.ops import chunk_kda, fused_recurrent_kda
+from kdalab_kernels.quantized import CheckpointBuffers, QuantizedStates
 from kdalab_kernels.reference import (
     naive_causal_conv1d,
     naive_chunk_kda,
@@ -16,10 +17,18 @@ from kdalab_kernels.reference import (
     naive_kda_lowerbound_gate,
     naive_recurrent_kda,
 )
+from kdalab_kernels.state_ops import (
+    dequantize_states,
+    load_checkpoints_inplace,
+    quantize_states,
+    store_checkpoints_inplace,
+)
 from kdalab_kernels.summary_ops import AffineSummary, apply, chunk_summary, compose
 
 __all__ = [
     "AffineSummary",
+    "CheckpointBuffers",
+    "QuantizedStates",
     "apply",
     "backends_of",
     "causal_conv1d",
@@ -27,12 +36,16 @@ __all__ = [
     "chunk_kda",
     "chunk_summary",
     "compose",
+    "dequantize_states",
     "fused_kda_gate",
     "fused_recurrent_kda",
     "l2norm",
+    "load_checkpoints_inplace",
     "naive_causal_conv1d",
     "naive_chunk_kda",
     "naive_kda_gate",
     "naive_kda_lowerbound_gate",
     "naive_recurrent_kda",
+    "quantize_states",
+    "store_checkpoints_inplace",
 ]

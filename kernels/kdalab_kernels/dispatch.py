@@ -21,6 +21,10 @@ MODULES = {
     "chunk_summary": "summary",
     "compose": "summary",
     "apply": "summary",
+    "quantize_states": "checkpoint",
+    "dequantize_states": "checkpoint",
+    "store_checkpoints_inplace": "checkpoint",
+    "load_checkpoints_inplace": "checkpoint",
 }
 PACKAGES = {"torch": "torch_path", "triton": "triton_path", "reference": "reference"}
 
