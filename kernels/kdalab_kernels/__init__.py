@@ -6,6 +6,13 @@
 Every op takes ``backend="auto" | "torch" | "triton" | "reference"``; see :mod:`.dispatch`.
 """
 
+from kdalab_kernels.decode_ops import (
+    causal_conv1d_update_inplace,
+    causal_conv1d_verify,
+    commit_verified_inplace,
+    fused_recurrent_kda_inplace,
+    fused_recurrent_kda_verify,
+)
 from kdalab_kernels.dispatch import backends_of
 from kdalab_kernels.layer_ops import causal_conv1d, causal_conv1d_update, fused_kda_gate, l2norm
 from kdalab_kernels.ops import chunk_kda, fused_recurrent_kda
@@ -33,12 +40,17 @@ __all__ = [
     "backends_of",
     "causal_conv1d",
     "causal_conv1d_update",
+    "causal_conv1d_update_inplace",
+    "causal_conv1d_verify",
     "chunk_kda",
     "chunk_summary",
+    "commit_verified_inplace",
     "compose",
     "dequantize_states",
     "fused_kda_gate",
     "fused_recurrent_kda",
+    "fused_recurrent_kda_inplace",
+    "fused_recurrent_kda_verify",
     "l2norm",
     "load_checkpoints_inplace",
     "naive_causal_conv1d",

@@ -25,6 +25,11 @@ MODULES = {
     "dequantize_states": "checkpoint",
     "store_checkpoints_inplace": "checkpoint",
     "load_checkpoints_inplace": "checkpoint",
+    "fused_recurrent_kda_inplace": "decode",
+    "fused_recurrent_kda_verify": "decode",
+    "commit_verified_inplace": "decode",
+    "causal_conv1d_update_inplace": "conv_slots",
+    "causal_conv1d_verify": "conv_slots",
 }
 PACKAGES = {"torch": "torch_path", "triton": "triton_path", "reference": "reference"}
 

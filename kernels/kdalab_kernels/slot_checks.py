@@ -52,7 +52,7 @@ def slots(
     padding: bool = True,
     host: bool = True,
 ) -> torch.Tensor:
-    """``[n_rows]`` slot numbers as a contiguous tensor on device.
+    """``[n_rows]`` slot numbers as a contiguous int64 tensor on device.
 
     Args:
         n_rows: how many are expected; None for any number.
@@ -72,7 +72,7 @@ def slots(
                 _fail(
                     name, "every slot at most once", f"slot {slot} in rows {seen[slot]} and {row}"
                 )
-    return index.to(device).contiguous()
+    return index.to(device, torch.int64).contiguous()
 
 
 def pool(name: str, x: object, axes: str, shape: tuple[int | None, ...]) -> torch.Tensor:
