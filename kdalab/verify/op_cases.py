@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 import kdalab_kernels as kk
-from kdalab.verify.ops import Draw, OpCase, Tensors
-
-Call = Callable[[Tensors, str], Iterable[torch.Tensor]]
+from kdalab.verify.ops import Call, Draw, OpCase, Tensors
+from kdalab.verify.state_op_cases import STATE_CASES
 
 
 def _scan(op: Callable[..., Any], **more: object) -> OpCase:
@@ -42,7 +41,7 @@ def _scan(op: Callable[..., Any], **more: object) -> OpCase:
 
         return inputs, call
 
-    return case
+    return OpCase(case)
 
 
 def _gate(draw: Draw) -> tuple[Tensors, Call]:
@@ -123,12 +122,13 @@ def _apply(draw: Draw) -> tuple[Tensors, Call]:
 CASES: dict[str, OpCase] = {
     "chunk_kda": _scan(kk.chunk_kda, return_intermediate_states=True),
     "fused_recurrent_kda": _scan(kk.fused_recurrent_kda),
-    "fused_kda_gate": _gate,
-    "causal_conv1d": _conv,
-    "causal_conv1d_update": _conv_update,
-    "l2norm": _l2norm,
-    "chunk_summary": _summary,
-    "compose": _compose,
-    "apply": _apply,
+    "fused_kda_gate": OpCase(_gate),
+    "causal_conv1d": OpCase(_conv),
+    "causal_conv1d_update": OpCase(_conv_update),
+    "l2norm": OpCase(_l2norm),
+    "chunk_summary": OpCase(_summary),
+    "compose": OpCase(_compose),
+    "apply": OpCase(_apply),
+    **STATE_CASES,
 }
 """Op -> its case. A test keeps this list complete."""
