@@ -80,13 +80,14 @@ class KdaCall:
         """Inputs after l2 norm, gate and beta's sigmoid, each where asked for, as backend does."""
         q, k, g, beta = self.q, self.k, self.g, self.beta
         if self.use_qk_l2norm_in_kernel:
-            norm = implementation("l2norm", backend)
+            norm = implementation("l2norm", backend, q.device)
             q, k = norm(q.to(self.dtype), L2NORM_EPS), norm(k.to(self.dtype), L2NORM_EPS)
         if self.use_gate_in_kernel:
-            gate = implementation("fused_kda_gate", backend)
+            gate = implementation("fused_kda_gate", backend, g.device)
             g = gate(g, self.A_log, self.dt_bias, self.lower_bound, self.dtype)
         if self.use_beta_sigmoid_in_kernel:
-            beta = implementation("beta_sigmoid", backend)(beta.to(self.dtype))
+            sigmoid = implementation("beta_sigmoid", backend, beta.device)
+            beta = sigmoid(beta.to(self.dtype))
             beta = 2 * beta if self.allow_neg_eigval else beta
         return Activated(q, k, self.v, g, beta)
 

@@ -4,11 +4,17 @@ A backend is a subpackage; an op is a function of that name in the module listed
 Adding a file with that function to a subpackage is all it takes to add an implementation.
 """
 
+import ast
 import importlib
 import importlib.util
+import os
+import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+import torch
 
 MODULES = {
     "chunk_kda": "chunk",
@@ -35,37 +41,87 @@ PACKAGES = {"torch": "torch_path", "triton": "triton_path", "reference": "refere
 
 
 @cache
-def _find(op: str, backend: str) -> Callable[..., Any] | None:
-    package = f"{__package__}.{PACKAGES[backend]}"
-    if importlib.util.find_spec(package) is None:
-        return None
-    name = f"{package}.{MODULES[op]}"
-    if importlib.util.find_spec(name) is None:
-        return None
-    return getattr(importlib.import_module(name), op, None)
+def _defines(op: str, backend: str) -> bool:
+    """Whether the backend's file has a function op. Read, not imported: see :func:`_usable`."""
+    file = Path(__file__).parent / PACKAGES[backend] / f"{MODULES[op]}.py"
+    if not file.is_file():
+        return False
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    return any(isinstance(node, ast.FunctionDef) and node.name == op for node in body)
+
+
+@cache
+def _find(op: str, backend: str) -> Callable[..., Any]:
+    module = importlib.import_module(f"{__package__}.{PACKAGES[backend]}.{MODULES[op]}")
+    found: Callable[..., Any] = getattr(module, op)
+    return found
 
 
 def backends_of(op: str) -> tuple[str, ...]:
-    """The backends that have op, e.g. ``("torch", "reference")``; ValueError for an unknown op."""
+    """The backends that have op, e.g. ``("torch", "reference")``; ValueError for an unknown op.
+
+    Whether this machine can run the ``triton`` one is another question: asking for it tells.
+    """
     if op not in MODULES:
         raise ValueError(f"unknown op {op!r}; there are {', '.join(sorted(MODULES))}")
-    return tuple(b for b in PACKAGES if _find(op, b) is not None)
+    return tuple(b for b in PACKAGES if _defines(op, b))
 
 
-def implementation(op: str, backend: str) -> Callable[..., Any]:
-    """The function that runs op.
+def has_triton() -> bool:
+    """Whether the triton package is installed (it is published for Linux only)."""
+    found = importlib.util.find_spec("triton")
+    return found is not None and found.origin is not None
 
-    ``auto`` is a fixed rule, not a fallback: the torch path, on every device. Any other name is
-    taken at its word: ValueError when that backend does not have the op.
+
+def _require_triton(op: str, device: torch.device | None) -> None:
+    """ValueError unless Triton kernels can run on device, saying how to get there.
+
+    A kernel is built for a GPU or for the interpreter when its file is imported, by
+    ``TRITON_INTERPRET`` at that moment; so this looks before anything is imported.
+    """
+    if not has_triton():
+        raise ValueError(
+            f"{op}: backend='triton' needs the triton package, which is not installed "
+            "(Linux: pip install triton); backend='torch' runs everywhere"
+        )
+    if device is not None and device.type == "cuda":  # ROCm calls its devices cuda as well
+        return
+    wanted = os.environ.get("TRITON_INTERPRET") == "1"
+    built = sys.modules.get(f"{__package__}.triton_path.launch")
+    interpreted = wanted if built is None else bool(built.INTERPRETED)
+    if interpreted and (device is None or device.type == "cpu"):
+        return
+    where = "without a tensor on a GPU" if device is None else f"on {device.type} tensors"
+    how = (
+        "TRITON_INTERPRET=1 was set after the kernels had been imported, too late for them: set "
+        "it before starting Python"
+        if wanted and not interpreted
+        else "move the tensors to a GPU (x.to('cuda')), or start Python with TRITON_INTERPRET=1 to "
+        "run the kernels slowly on CPU tensors"
+    )
+    raise ValueError(f"{op}: backend='triton' cannot run {where}: {how}; or use backend='torch'")
+
+
+def implementation(
+    op: str, backend: str, device: torch.device | None = None, dtype: torch.dtype | None = None
+) -> Callable[..., Any]:
+    """The function that runs op on tensors of this device and dtype.
+
+    ``auto`` is a fixed rule, not a fallback: Triton for GPU tensors where the op has a Triton
+    kernel (float64 excepted: the kernels compute in float32), the torch path for all others. Any
+    other name is taken at its word: ValueError when that backend does not have the op, or cannot
+    run it here.
     """
     if backend == "auto":
-        backend = "torch"
+        on_gpu = device is not None and device.type == "cuda" and dtype != torch.float64
+        backend = "triton" if on_gpu and _defines(op, "triton") and has_triton() else "torch"
     if backend not in PACKAGES:
         raise ValueError(f"backend={backend!r} is unknown; use auto, {', '.join(PACKAGES)}")
-    found = _find(op, backend)
-    if found is None:
+    if not _defines(op, backend):
         raise ValueError(
             f"{op} has no {backend} kernel in this version; "
             f"it has backend={' | '.join(repr(b) for b in backends_of(op))}"
         )
-    return found
+    if backend == "triton":
+        _require_triton(op, device)
+    return _find(op, backend)

@@ -29,8 +29,8 @@ def fused_kda_gate(
     Returns:
         ``[..., HV, K]``, every value at most 0.
     """
-    run = implementation("fused_kda_gate", backend)
     checks.floating("g", g)
+    run = implementation("fused_kda_gate", backend, g.device, g.dtype)
     if g.ndim < 2:
         raise ValueError(f"g: expected shape [..., HV, K], given {list(g.shape)}")
     checks.gate_parameters(g.shape[-2], g.shape[-1], A_log, dt_bias, lower_bound)
@@ -40,8 +40,8 @@ def fused_kda_gate(
 
 def l2norm(x: torch.Tensor, eps: float = L2NORM_EPS, *, backend: str = "auto") -> torch.Tensor:
     """``x / sqrt(sum(x^2) + eps)`` over the last axis, in x's dtype (computed in float32 or 64)."""
-    run = implementation("l2norm", backend)
     checks.floating("x", x)
+    run = implementation("l2norm", backend, x.device, x.dtype)
     if x.ndim < 1:
         raise ValueError("x: expected at least one axis, given a scalar")
     out: torch.Tensor = run(x, eps)
@@ -77,8 +77,8 @@ def causal_conv1d(
         y ``[B, T, D]`` in x's dtype, and the final state in initial_state's (else x's) dtype or
         None. Without activation the bits do not depend on how a sequence was cut into calls.
     """
-    run = implementation("causal_conv1d", backend)
     checks.floating("x", x)
+    run = implementation("causal_conv1d", backend, x.device, x.dtype)
     offsets = None
     if x.ndim == 3:
         offsets = checks.sequence_offsets(cu_seqlens, x.shape[0], x.shape[1])
@@ -109,8 +109,8 @@ def causal_conv1d_update(
     Returns:
         y in x's shape and dtype, and the new state ``[N, W - 1, D]`` in state's dtype.
     """
-    run = implementation("causal_conv1d_update", backend)
     single = checks.floating("x", x).ndim == 2
+    run = implementation("causal_conv1d_update", backend, x.device, x.dtype)
     x3 = x[:, None] if single else x
     if state is None:
         raise ValueError("state: expected shape [N, W - 1, D], given None")

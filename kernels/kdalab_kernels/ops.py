@@ -73,8 +73,8 @@ def chunk_kda(
     Raises:
         ValueError: naming the argument, what was expected and what was given.
     """
-    run = implementation("chunk_kda", backend)
     checks.qkvgb(q, k, v, g, beta)
+    run = implementation("chunk_kda", backend, q.device, q.dtype)
     if chunk_size not in CHUNK_SIZES:
         raise ValueError(f"chunk_size: expected one of {CHUNK_SIZES}, given {chunk_size}")
     if safe_gate and use_gate_in_kernel and (lower_bound is None or not -5 <= lower_bound < 0):
@@ -134,8 +134,8 @@ def fused_recurrent_kda(
     Arguments and results as :func:`chunk_kda`. initial_state may have any floating dtype; the
     state is kept, and returned, in float32 (float64 for float64 inputs).
     """
-    run = implementation("fused_recurrent_kda", backend)
     checks.qkvgb(q, k, v, g, beta)
+    run = implementation("fused_recurrent_kda", backend, q.device, q.dtype)
     call = _checked_call(
         q=q,
         k=k,

@@ -35,8 +35,8 @@ def chunk_summary(
     Returns:
         M and b in float32 (float64 for float64 k); the identity map and zeros for T = 0.
     """
-    run = implementation("chunk_summary", backend)
     checks.qkvgb(k, k, v, g, beta)
+    run = implementation("chunk_summary", backend, k.device, k.dtype)
     checks.decay_values(g)
     checks.beta_values(beta)
     return AffineSummary(*run(k, v, g, beta))
@@ -50,14 +50,16 @@ def compose(first: AffineSummary, second: AffineSummary, *, backend: str = "auto
         raise ValueError(
             f"second.b: expected shape {list(first.b.shape)}, given {list(second.b.shape)}"
         )
-    return AffineSummary(*implementation("compose", backend)(*first, *second))
+    run = implementation("compose", backend, first.M.device, first.M.dtype)
+    return AffineSummary(*run(*first, *second))
 
 
 def apply(summary: AffineSummary, S: torch.Tensor, *, backend: str = "auto") -> torch.Tensor:
     """``M S + b``: the state ``[B, HV, K, V]`` after the span, from the state S before it."""
     _check("summary", summary)
     checks.shaped("S", S, "[B, HV, K, V]", tuple(summary.b.shape))
-    out: torch.Tensor = implementation("apply", backend)(*summary, S)
+    run = implementation("apply", backend, S.device, S.dtype)
+    out: torch.Tensor = run(*summary, S)
     return out
 
 

@@ -1,0 +1,1 @@
+"""Triton kernels, forward only: plain pointers and masks, so that they compile and interpret."""
