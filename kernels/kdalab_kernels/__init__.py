@@ -14,7 +14,13 @@ from kdalab_kernels.decode_ops import (
     fused_recurrent_kda_verify,
 )
 from kdalab_kernels.dispatch import backends_of
-from kdalab_kernels.layer_ops import causal_conv1d, causal_conv1d_update, fused_kda_gate, l2norm
+from kdalab_kernels.layer_ops import (
+    causal_conv1d,
+    causal_conv1d_update,
+    fused_kda_gate,
+    kda_gate_chunk_cumsum,
+    l2norm,
+)
 from kdalab_kernels.ops import chunk_kda, fused_recurrent_kda
 from kdalab_kernels.quantized import CheckpointBuffers, QuantizedStates
 from kdalab_kernels.reference import (
@@ -51,6 +57,7 @@ __all__ = [
     "fused_recurrent_kda",
     "fused_recurrent_kda_inplace",
     "fused_recurrent_kda_verify",
+    "kda_gate_chunk_cumsum",
     "l2norm",
     "load_checkpoints_inplace",
     "naive_causal_conv1d",

@@ -20,6 +20,7 @@ MODULES = {
     "chunk_kda": "chunk",
     "fused_recurrent_kda": "recurrent",
     "fused_kda_gate": "gate",
+    "kda_gate_chunk_cumsum": "gate",
     "causal_conv1d": "conv",
     "causal_conv1d_update": "conv",
     "beta_sigmoid": "gate",

@@ -38,6 +38,48 @@ def fused_kda_gate(
     return out
 
 
+def kda_gate_chunk_cumsum(
+    g: torch.Tensor,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+    chunk_size: int = 64,
+    cu_seqlens: torch.Tensor | None = None,
+    *,
+    backend: str = "auto",
+) -> torch.Tensor:
+    """The gate and its running sum inside each chunk, in base 2, in one pass.
+
+    ``G_t = sum of log2(e) * gate(g_s)`` over the tokens s of t's chunk up to and with t, so that
+    ``2 ** G`` is the decay since the chunk's start (as FLA's function of this name).
+
+    Args:
+        g: ``[B, T, HV, K]`` pre-activation; without A_log and lower_bound the log-decay itself.
+        A_log, dt_bias, lower_bound: as :func:`fused_kda_gate`.
+        chunk_size: tokens, a power of 2 from 1 to 256.
+        cu_seqlens: ``[N + 1]`` offsets of N sequences in one row (B = 1), each on its own grid.
+
+    Returns:
+        ``[B, T, HV, K]`` float32 (float64 for float64 g), every value at most 0.
+    """
+    checks.floating("g", g)
+    if g.ndim != 4:
+        raise ValueError(f"g: expected shape [B, T, HV, K], given {list(g.shape)}")
+    if chunk_size not in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        raise ValueError(f"chunk_size: expected a power of 2 from 1 to 256, given {chunk_size}")
+    if A_log is not None or lower_bound is not None:
+        checks.gate_parameters(g.shape[-2], g.shape[-1], A_log, dt_bias, lower_bound)
+    elif dt_bias is not None:
+        raise ValueError("dt_bias: only read with A_log or lower_bound, given without both")
+    else:
+        checks.decay_values(g)
+    checks.same_place(("g", g), ("A_log", A_log), ("dt_bias", dt_bias))
+    offsets = checks.sequence_offsets(cu_seqlens, g.shape[0], g.shape[1])
+    run = implementation("kda_gate_chunk_cumsum", backend, g.device, g.dtype)
+    out: torch.Tensor = run(g, A_log, dt_bias, lower_bound, chunk_size, offsets)
+    return out
+
+
 def l2norm(x: torch.Tensor, eps: float = L2NORM_EPS, *, backend: str = "auto") -> torch.Tensor:
     """``x / sqrt(sum(x^2) + eps)`` over the last axis, in x's dtype (computed in float32 or 64)."""
     checks.floating("x", x)

@@ -1,5 +1,8 @@
 """The two forget gates: from the pre-activation f to the natural-log decay g <= 0."""
 
+import math
+from itertools import pairwise
+
 import torch
 
 
@@ -70,3 +73,25 @@ def fused_kda_gate(
 def beta_sigmoid(logits: torch.Tensor) -> torch.Tensor:
     """Write strength in (0, 1) from logits."""
     return torch.sigmoid(logits)
+
+
+def kda_gate_chunk_cumsum(
+    g: torch.Tensor,
+    A_log: torch.Tensor | None,
+    dt_bias: torch.Tensor | None,
+    lower_bound: float | None,
+    chunk_size: int,
+    cu_seqlens: list[int] | None,
+) -> torch.Tensor:
+    """The ``reference`` backend: the gate, then one running sum after another, in base 2."""
+    dtype = _precision(g)
+    if A_log is None and lower_bound is None:
+        decay = g.to(dtype)
+    else:
+        decay = fused_kda_gate(g, A_log, dt_bias, lower_bound, dtype)
+    offsets = [0, g.shape[1]] if cu_seqlens is None else cu_seqlens
+    pieces = [decay[:, :0]]
+    for start, end in pairwise(offsets):
+        for t in range(start, end, chunk_size):
+            pieces.append(decay[:, t : min(t + chunk_size, end)].cumsum(1))
+    return torch.cat(pieces, dim=1) / math.log(2.0)
