@@ -21,6 +21,7 @@ from kdalab_kernels.layer_ops import (
     kda_gate_chunk_cumsum,
     l2norm,
 )
+from kdalab_kernels.mla_ops import mla_decode_paged, mla_prefill_paged
 from kdalab_kernels.ops import chunk_kda, fused_recurrent_kda
 from kdalab_kernels.quantized import CheckpointBuffers, QuantizedStates
 from kdalab_kernels.reference import (
@@ -30,6 +31,7 @@ from kdalab_kernels.reference import (
     naive_kda_lowerbound_gate,
     naive_recurrent_kda,
 )
+from kdalab_kernels.snapshot_ops import snapshot_states_inplace
 from kdalab_kernels.state_ops import (
     dequantize_states,
     load_checkpoints_inplace,
@@ -60,11 +62,14 @@ __all__ = [
     "kda_gate_chunk_cumsum",
     "l2norm",
     "load_checkpoints_inplace",
+    "mla_decode_paged",
+    "mla_prefill_paged",
     "naive_causal_conv1d",
     "naive_chunk_kda",
     "naive_kda_gate",
     "naive_kda_lowerbound_gate",
     "naive_recurrent_kda",
     "quantize_states",
+    "snapshot_states_inplace",
     "store_checkpoints_inplace",
 ]

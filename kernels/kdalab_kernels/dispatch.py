@@ -37,6 +37,9 @@ MODULES = {
     "commit_verified_inplace": "decode",
     "causal_conv1d_update_inplace": "conv_slots",
     "causal_conv1d_verify": "conv_slots",
+    "snapshot_states_inplace": "snapshot",
+    "mla_decode_paged": "mla",
+    "mla_prefill_paged": "mla",
 }
 PACKAGES = {"torch": "torch_path", "triton": "triton_path", "reference": "reference"}
 
