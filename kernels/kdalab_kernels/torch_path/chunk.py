@@ -14,6 +14,7 @@ memory, whose first touch costs more than the arithmetic, is not asked for again
 """
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 
@@ -34,7 +35,7 @@ class Buffers:
         def empty(*shape: int) -> torch.Tensor:
             return torch.empty(shape, dtype=dtype, device=like.device)
 
-        self.rows = empty(n, C, 2, K)  # q * scale and beta * k, interleaved
+        self.rows = empty(n, 2, C, K)  # q * scale, then beta * k
         self.k = empty(n, C, K)
         self.bv = empty(n, C, V)  # beta * v
         self.beta = empty(n, C, 1)
@@ -44,10 +45,44 @@ class Buffers:
         self.half_rows = empty(n, C, K)
         self.half_cols = empty(n, C // 2, K)
         # Above the diagonal A stays 0; what is below is overwritten by every block.
-        self.A = torch.zeros((n, C, 2, C), dtype=dtype, device=like.device)
-        self.from_state = empty(n, 2 * C, V)
+        self.A = torch.zeros((n, 2, C, C), dtype=dtype, device=like.device)
+        self.from_state = empty(n, 2, C, V)
         self.N = empty(n, C, V)
         self.eye = torch.eye(C, dtype=dtype, device=like.device).expand(n, C, C)
+        self.inverse = empty(n, C, C).transpose(1, 2)  # column by column, as the solver writes
+        self._waves: dict[tuple[int, ...], list[Wave]] = {}
+
+    def waves(self, sizes: tuple[int, ...]) -> "list[Wave]":
+        """Views for waves of these many heads; made once, most blocks ask for the same."""
+        if sizes not in self._waves:
+            n, _, C, K = self.rows.shape
+            parts = (
+                self.rows.view(n, 2 * C, K),
+                self.from_state.view(n, 2 * C, -1),
+                self.bv,
+                self.from_state[:, 1],
+                self.inverse,
+                self.N,
+                self.E[:, -1, :, None],
+                self.k.transpose(1, 2),
+            )
+            cuts = [t[: sum(sizes)].split(sizes) for t in parts]
+            self._waves[sizes] = [Wave(*views) for views in zip(sizes, *cuts, strict=True)]
+        return self._waves[sizes]
+
+
+class Wave(NamedTuple):
+    """One step of the scan: a tile of every sequence that is that long, as views of buffers."""
+
+    size: int  # heads times sequences
+    rows: torch.Tensor  # [size, 2 C, K]: decayed q, and decayed beta * k
+    from_state: torch.Tensor  # [size, 2 C, V]: rows times the state
+    error: torch.Tensor  # [size, C, V]: beta * v, minus what the state knows already
+    old: torch.Tensor  # [size, C, V]: the second half of from_state
+    inverse: torch.Tensor  # [size, C, C]
+    N: torch.Tensor  # [size, C, V]
+    carry: torch.Tensor  # [size, K, 1]: decay over the tile
+    key: torch.Tensor  # [size, K, C]: keys, decayed to the tile's end
 
 
 def chunk_kda(call: KdaCall) -> KdaResult:
@@ -86,46 +121,38 @@ def _block(
     starts: "StartStates | None",
 ) -> None:
     """All tiles of a block: S ``[N, HV, K, V]`` (by rank) advances in place, o is written."""
-    C, HV, K, V = grid.C, call.HV, call.K, call.V
+    HV, K, V = call.HV, call.K, call.V
     n = (block.tiles.stop - block.tiles.start) * HV
     rows, k, bv, beta = (t[:n] for t in (buffers.rows, buffers.k, buffers.bv, buffers.beta))
     G, to_end, A = buffers.G[:n], buffers.to_end[:n], buffers.A[:n]
-    grid.load(x.q, block, G)  # G lends its place until the gate is loaded
-    torch.mul(G, call.scale, out=rows[:, :, 0])
-    grid.load(x.k, block, k)
     grid.load(x.beta[..., None], block, beta)
-    torch.mul(k, beta, out=rows[:, :, 1])
+    grid.load(x.q, block, rows[:, 0], call.scale)
+    grid.load(x.k, block, k)
+    torch.mul(k, beta, out=rows[:, 1])
     grid.load(x.v, block, bv)
     bv.mul_(beta)
-    grid.load(x.g, block, G)
-    G.mul_(LOG2_E)
+    grid.load(x.g, block, G, LOG2_E)
 
     decayed_products(rows, k, G, to_end, A, buffers)
-    solve = torch.linalg.solve_triangular(
-        A[:, :, 1], buffers.eye[:n], upper=False, unitriangular=True
+    torch.linalg.solve_triangular(
+        A[:, 1], buffers.eye[:n], upper=False, unitriangular=True, out=buffers.inverse[:n]
     )
-    E = torch.exp2(G, out=buffers.E[:n])
-    rows.mul_(E[:, :, None])
-    carry = E[:, -1, :, None]
+    rows.mul_(torch.exp2(G, out=buffers.E[:n])[:, None])
     k.mul_(torch.exp2(to_end, out=to_end))
 
-    from_state, N = buffers.from_state[:n], buffers.N[:n]
-    rows, k_T = rows.view(n, 2 * C, K), k.transpose(1, 2)
-    sizes = [count * HV for count in block.counts]
+    waves = buffers.waves(tuple(count * HV for count in block.counts))
     first = block.first_rank * HV
-    old = from_state.view(n, C, 2, V)[:, :, 1]
-    per_wave = [t.split(sizes) for t in (rows, from_state, bv, old, solve, N, carry, k_T)]
-    for wave, row, both, error, read, inverse, new, a, key in zip(
-        block.waves, *per_wave, strict=True
-    ):
-        state = S.view(-1, K, V)[first : first + len(a)]
+    state = S.view(-1, K, V)[first : first + waves[0].size]
+    for wave, at in zip(block.waves, waves, strict=True):
+        if at.size < len(state):  # the shortest sequences have ended
+            state = state[: at.size]
         if starts is not None:
             starts.keep(wave, block.first_rank, state.view(-1, HV, K, V))
-        torch.bmm(row, state, out=both)
-        torch.bmm(inverse, error.sub_(read), out=new)
-        state.mul_(a).baddbmm_(key, new)
-    out = torch.baddbmm(from_state.view(n, C, 2, V)[:, :, 0], A[:, :, 0], N, out=bv)
-    grid.store(out, block, o)
+        torch.bmm(at.rows, state, out=at.from_state)
+        torch.bmm(at.inverse, at.error.sub_(at.old), out=at.N)
+        state.mul_(at.carry).baddbmm_(at.key, at.N)
+    from_tile = torch.bmm(A[:, 0], buffers.N[:n], out=bv)
+    grid.store(buffers.from_state[:n, 0], from_tile, block, o)
 
 
 class StartStates:

@@ -84,7 +84,7 @@ def _loop(call: KdaCall, x: Activated) -> KdaResult:
             if len(a) < len(state):  # the shortest sequences have ended
                 state = state[: len(a)]
             advance(state, row, both, delta, a, k_t)
-    grid.store(torch.addcmul(read[:, :1], torch.bmm(q, k_T), write), block, o)
+    grid.store(read[:, :1], write.mul_(torch.bmm(q, k_T)), block, o)
     return call.result(o, grid.unranked(S))
 
 

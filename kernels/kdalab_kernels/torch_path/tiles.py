@@ -97,47 +97,61 @@ class TileGrid:
         out[self.order] = states
         return out
 
-    def load(self, x: torch.Tensor, block: Block, out: torch.Tensor) -> None:
-        """Copy x ``[B, T, H, D]`` into out ``[tiles * HV, C, D]``; missing rows become 0.
+    def load(
+        self, x: torch.Tensor, block: Block, out: torch.Tensor, factor: float | None = None
+    ) -> None:
+        """Copy x ``[B, T, H, D]``, times factor, into out ``[tiles * HV, C, D]``.
 
-        ``HV // H`` value heads get a copy each of their key head. Nothing outside x is read.
+        Missing rows become 0. ``HV // H`` value heads get a copy each of their key head. Nothing
+        outside x is read. The product is rounded once, in out's dtype.
         """
         H, D, C = x.shape[2], x.shape[3], self.C
         if self.order is not None:
             rows = x[0].index_select(0, self.token[block.tiles].flatten())
             rows.masked_fill_(self.padding[block.tiles].flatten()[:, None, None], 0.0)
             by_tile = rows.view(-1, C, H, D).transpose(1, 2)
-            out.view(by_tile.shape[0], H, -1, C, D).copy_(by_tile[:, :, None])
+            _put(by_tile[:, :, None], out.unflatten(0, (by_tile.shape[0], H, -1)), factor)
             return
         B = block.counts[0]
-        to = out.view(len(block.waves), B, H, -1, C, D)
+        to = out.unflatten(0, (len(block.waves), B, H, -1))
         b, t, h, d = x.stride()
         t0, t1 = block.waves.start * C, min(block.waves.stop * C, self.T)
         first = x.storage_offset() + block.first_rank * b + t0 * t
         full, rest = divmod(t1 - t0, C)
         if full:  # one view in place of five: small calls are made of overhead
             by_wave = x.as_strided((full, B, H, 1, C, D), (C * t, b, h, 0, t, d), first)
-            (to[:full] if rest else to).copy_(by_wave)
+            _put(by_wave, to[:full] if rest else to, factor)
         if rest:
             tail = x.as_strided((B, H, 1, rest, D), (b, h, 0, t, d), first + full * C * t)
-            to[full, ..., :rest, :].copy_(tail)
+            _put(tail, to[full, ..., :rest, :], factor)
             to[full, ..., rest:, :].zero_()
 
-    def store(self, tiles_out: torch.Tensor, block: Block, o: torch.Tensor) -> None:
-        """Copy ``[tiles * HV, C, V]`` into o ``[B, T, HV, V]``, without the padding rows."""
-        HV, V, C = o.shape[2], o.shape[3], self.C
+    def store(self, x: torch.Tensor, y: torch.Tensor, block: Block, o: torch.Tensor) -> None:
+        """Copy x + y, both ``[tiles * HV, C, V]``, into o ``[B, T, HV, V]``; no padding rows."""
+        HV, C = o.shape[2], self.C
         if self.order is not None:
             real = ~self.padding[block.tiles].flatten()
-            rows = tiles_out.view(-1, HV, C, V).transpose(1, 2).reshape(-1, HV, V)
+            rows = (x + y).unflatten(0, (-1, HV)).transpose(1, 2).flatten(0, 1)
             o[0].index_copy_(0, self.token[block.tiles].flatten()[real], rows[real].to(o.dtype))
             return
         B = block.counts[0]
-        src = tiles_out.view(len(block.waves), B, HV, C, V)
+        x, y = (t.unflatten(0, (len(block.waves), B, HV)) for t in (x, y))
         mine = o[block.first_rank : block.first_rank + B]
         t0, t1 = block.waves.start * C, min(block.waves.stop * C, self.T)
         full, rest = divmod(t1 - t0, C)
         if full:
             to = mine[:, t0 : t0 + full * C].unflatten(1, (full, C)).permute(1, 0, 3, 2, 4)
-            to.copy_(src[:full])
+            torch.add(x[:full], y[:full], out=to)
         if rest:
-            mine[:, t0 + full * C : t1].transpose(1, 2).copy_(src[full, ..., :rest, :])
+            to = mine[:, t0 + full * C : t1].transpose(1, 2)
+            torch.add(x[full, ..., :rest, :], y[full, ..., :rest, :], out=to)
+
+
+def _put(x: torch.Tensor, to: torch.Tensor, factor: float | None) -> None:
+    """``to = x * factor``, in one pass where x has to's dtype already."""
+    if factor is not None and x.dtype == to.dtype:
+        torch.mul(x.expand_as(to), factor, out=to)
+        return
+    to.copy_(x)
+    if factor is not None:
+        to.mul_(factor)
