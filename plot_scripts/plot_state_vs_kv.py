@@ -17,7 +17,7 @@ from kdalab.viz.state_vs_kv import DEFAULT_CONTEXT, state_vs_kv_figure
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-DEFAULT_MODELS = tuple(name for name in PRESETS if name != "tiny")
+DEFAULT_MODELS = tuple(name for name in PRESETS if not name.startswith("tiny"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -45,6 +45,8 @@ ONLY_IN: dict[str, set[str]] = {
     "triton": {"kdalab_kernels", "bench"},
     "fla": {"bench"},
     "transformers": {"verify"},
+    "mlx": {"verify"},
+    "mlx_lm": {"verify"},
     "plotly": {"viz", "demos", "plot_scripts", "notebooks"},
     "gradio": {"demos", "cli"},
     "typer": {"cli"},

@@ -2,19 +2,30 @@
 
 from kdalab.model.config import KimiLinearConfig
 from kdalab.model.network import CELL, CellOutput, DecodeOutput, HybridModel
-from kdalab.model.tiny import tiny_config, tiny_model
+from kdalab.model.tiny import (
+    TINY_MODELS,
+    named_model,
+    tiny_config,
+    tiny_k3_config,
+    tiny_k3_model,
+    tiny_model,
+)
 from kdalab.model.tokenizer import ByteTokenizer
 from kdalab.model.weights import load_pretrained, save_pretrained
 
 __all__ = [
     "CELL",
+    "TINY_MODELS",
     "ByteTokenizer",
     "CellOutput",
     "DecodeOutput",
     "HybridModel",
     "KimiLinearConfig",
     "load_pretrained",
+    "named_model",
     "save_pretrained",
     "tiny_config",
+    "tiny_k3_config",
+    "tiny_k3_model",
     "tiny_model",
 ]

@@ -1,7 +1,8 @@
-"""Configuration of a Kimi-Linear network, read from a Hugging Face ``config.json``."""
+"""Configuration of a Kimi-Linear or Kimi K3 network."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,11 @@ class KimiLinearConfig:
     """The numbers that shape the network, under Hugging Face's names.
 
     ``full_attn_layers`` (MLA) and ``dense_layers`` (no experts) are 0-based here; the
-    checkpoint's ``linear_attn_config`` counts from 1.
+    checkpoint's ``linear_attn_config`` counts from 1. Kimi K3 is this network with switches on,
+    and every switch is off unless it is said to be on.
+
+    Raises:
+        KdalabError: numbers that contradict each other; the message names the field.
     """
 
     vocab_size: int
@@ -48,8 +53,78 @@ class KimiLinearConfig:
     max_position_embeddings: int | None = None
     """Longest context in tokens, where the checkpoint says it; nothing here depends on it."""
     latent_eps: float = 1e-6
-    """Epsilon of the norm inside MLA: transformers keeps its class default here, not
+    """Epsilon of the norms inside MLA: the reference keeps its class default here, not
     ``rms_norm_eps``."""
+
+    # Kimi K3's switches
+    gate_lower_bound: float | None = None
+    """Least log-decay of KDA's forget gate, ``bound * sigmoid(exp(A_log) * z)``; None for
+    ``-exp(A_log) * softplus(z)``."""
+    use_full_rank_gate: bool = False
+    """KDA's output gate by one product (``g_proj``), not two narrow ones."""
+    mla_use_output_gate: bool = False
+    """A sigmoid gate on what MLA gives, before its output projection."""
+    attn_res_block_size: int | None = None
+    """Decoder layers of one block of the attention residuals; None for a plain residual stream."""
+    routed_expert_hidden_size: int | None = None
+    """Width at which routed experts work (latent MoE); None for ``hidden_size``."""
+    latent_moe_use_norm: bool = False
+    """A norm on the experts' sum, before it is projected back to ``hidden_size``."""
+    hidden_act: str = "silu"
+    """``silu`` (SwiGLU) or ``situ`` (SiTU-GLU)."""
+    activation_situ_beta: float | None = None
+    """SiTU's bound on the gate."""
+    activation_situ_linear_beta: float | None = None
+    """SiTU's bound on ``up``; None for none."""
+
+    def __post_init__(self) -> None:
+        for name, wrong, rule in self._contradictions():
+            if wrong:
+                raise KdalabError(f"{name} is {getattr(self, name)!r}; {rule}")
+
+    def _contradictions(self) -> list[tuple[str, bool, str]]:
+        """(field, whether it is wrong, what it must be)."""
+        bound, block = self.gate_lower_bound, self.attn_res_block_size
+        situ, betas = self.hidden_act == "situ", "must be a number above 0"
+        groups, experts = self.num_expert_group, self.num_experts
+        per_group = experts // groups if groups > 0 and experts % groups == 0 else 0
+        beta, linear_beta = self.activation_situ_beta, self.activation_situ_linear_beta
+        least_group = 2 if groups > 1 else 1  # a group is judged by its two best experts
+        return [
+            ("num_expert_group", per_group < least_group,
+             f"it must divide num_experts = {experts} into groups of {least_group} or more"),
+            ("topk_group", not 1 <= self.topk_group <= groups,
+             f"it must be 1 to num_expert_group = {groups}"),
+            ("num_experts_per_token",
+             not 1 <= self.num_experts_per_token <= per_group * self.topk_group,
+             f"it must be 1 to {per_group * self.topk_group}, the experts of topk_group groups"),
+            ("gate_lower_bound", bound is not None and not -math.inf < bound < 0,
+             "it must be a number below 0, or null"),
+            ("attn_res_block_size", block is not None and block < 1,
+             "it must be a number of layers, at least 1, or null"),
+            ("latent_moe_use_norm",
+             self.latent_moe_use_norm and self.routed_expert_hidden_size is None,
+             "the norm belongs to the latent experts: give routed_expert_hidden_size too"),
+            ("hidden_act", self.hidden_act not in ("silu", "situ"),
+             "this network has 'silu' and 'situ'"),
+            ("activation_situ_beta", situ and (beta is None or not 0 < beta < math.inf), betas),
+            ("activation_situ_linear_beta",
+             situ and linear_beta is not None and not 0 < linear_beta < math.inf, betas),
+        ]  # fmt: skip
+
+    @property
+    def k3_switches(self) -> tuple[str, ...]:
+        """Names of the Kimi K3 switches that are on."""
+        names = (
+            "gate_lower_bound",
+            "use_full_rank_gate",
+            "mla_use_output_gate",
+            "attn_res_block_size",
+            "routed_expert_hidden_size",
+            "latent_moe_use_norm",
+        )
+        on = [name for name in names if getattr(self, name) not in (None, False)]
+        return (*on, *(["hidden_act"] if self.hidden_act != "silu" else []))
 
     @property
     def latent_dim(self) -> int:
@@ -69,156 +144,13 @@ class KimiLinearConfig:
 
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any]) -> KimiLinearConfig:
-        """Read ``config.json`` in Moonshot's form (``linear_attn_config``) or transformers' own
-        (``layer_types``, ``linear_num_heads``, ...).
+        """Read ``config.json``; see :func:`kdalab.model.hf_config.read_config`."""
+        from kdalab.model.hf_config import read_config
 
-        Raises:
-            KdalabError: another model type, a missing field (named), or a switch of Kimi K3 that
-                this network does not have.
-        """
-        if not isinstance(raw, Mapping):
-            raise KdalabError(f"the config is a JSON {type(raw).__name__}; it must be an object")
-        raw = raw.get("text_config", raw)
-        if raw.get("model_type") != "kimi_linear":
-            raise KdalabError(
-                f"model_type is {raw.get('model_type')!r}; this network loads 'kimi_linear'"
-            )
-        for switch in ("gate_lower_bound", "attn_res_block_size", "routed_expert_hidden_size"):
-            if raw.get(switch) or (raw.get("linear_attn_config") or {}).get(switch):
-                raise KdalabError(f"the config sets {switch}, a Kimi K3 feature not supported here")
-        if raw.get("hidden_act", "silu") != "silu":
-            raise KdalabError(f"hidden_act {raw['hidden_act']!r} is not supported; only 'silu'")
-        if raw.get("mla_use_nope") is False:
-            raise KdalabError("mla_use_nope is false: rotated keys are not supported here")
-        router = raw.get("moe_router_activation_func", "sigmoid")
-        if router != "sigmoid":
-            raise KdalabError(f"moe_router_activation_func {router!r} is not supported here")
-        if raw.get("moe_layer_freq", 1) != 1:
-            raise KdalabError("moe_layer_freq must be 1: experts in every layer but the first")
-        for switch in ("attention_bias", "tie_word_embeddings"):
-            if raw.get(switch):
-                raise KdalabError(f"the config sets {switch}, which is not supported here")
-        linear = dict(raw.get("linear_attn_config") or {})
-        get = _Reader({**raw, **{f"linear_attn_config.{k}": v for k, v in linear.items()}})
-        n_layers = get("num_hidden_layers")
-        return cls(
-            vocab_size=get("vocab_size"),
-            hidden_size=get("hidden_size"),
-            num_hidden_layers=n_layers,
-            full_attn_layers=_full_layers(raw, linear, n_layers),
-            dense_layers=_dense_layers(raw, n_layers),
-            intermediate_size=get("intermediate_size"),
-            rms_norm_eps=get("rms_norm_eps"),
-            linear_num_heads=get("linear_attn_config.num_heads", "linear_num_heads"),
-            linear_head_dim=get("linear_attn_config.head_dim", "linear_head_dim"),
-            linear_conv_kernel_dim=get(
-                "linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim"
-            ),
-            num_attention_heads=get("num_attention_heads"),
-            kv_lora_rank=get("kv_lora_rank"),
-            qk_nope_head_dim=get("qk_nope_head_dim"),
-            qk_rope_head_dim=get("qk_rope_head_dim"),
-            v_head_dim=get("v_head_dim"),
-            q_lora_rank=raw.get("q_lora_rank"),
-            num_experts=get("num_experts", "num_local_experts", "n_routed_experts"),
-            num_experts_per_token=get("num_experts_per_token", "num_experts_per_tok"),
-            num_shared_experts=get("num_shared_experts", "n_shared_experts"),
-            moe_intermediate_size=get("moe_intermediate_size"),
-            num_expert_group=get("num_expert_group", "n_group"),
-            topk_group=get("topk_group"),
-            moe_renormalize=bool(get("moe_renormalize", "norm_topk_prob")),
-            routed_scaling_factor=float(get("routed_scaling_factor")),
-            max_position_embeddings=raw.get("max_position_embeddings")
-            or raw.get("model_max_length"),
-        )
+        return read_config(raw)
 
     def to_hf(self) -> dict[str, Any]:
-        """The same as a ``config.json`` in Moonshot's form; transformers reads it too."""
-        first_expert_layer = len(self.dense_layers)
-        if self.dense_layers != tuple(range(first_expert_layer)):
-            raise KdalabError("only the first layers can be dense in a saved config")
-        length = self.max_position_embeddings
-        return {
-            **({} if length is None else {"model_max_length": length}),
-            "architectures": ["KimiLinearForCausalLM"],
-            "model_type": "kimi_linear",
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "intermediate_size": self.intermediate_size,
-            "rms_norm_eps": self.rms_norm_eps,
-            "hidden_act": "silu",
-            "linear_attn_config": {
-                "num_heads": self.linear_num_heads,
-                "head_dim": self.linear_head_dim,
-                "short_conv_kernel_size": self.linear_conv_kernel_dim,
-                "full_attn_layers": [i + 1 for i in self.full_attn_layers],
-                "kda_layers": [i + 1 for i in self.kda_layers],
-            },
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_attention_heads,
-            "kv_lora_rank": self.kv_lora_rank,
-            "q_lora_rank": self.q_lora_rank,
-            "qk_nope_head_dim": self.qk_nope_head_dim,
-            "qk_rope_head_dim": self.qk_rope_head_dim,
-            "v_head_dim": self.v_head_dim,
-            "mla_use_nope": True,
-            "first_k_dense_replace": first_expert_layer,
-            "num_experts": self.num_experts,
-            "num_experts_per_token": self.num_experts_per_token,
-            "num_shared_experts": self.num_shared_experts,
-            "moe_intermediate_size": self.moe_intermediate_size,
-            "num_expert_group": self.num_expert_group,
-            "topk_group": self.topk_group,
-            "moe_renormalize": self.moe_renormalize,
-            "routed_scaling_factor": self.routed_scaling_factor,
-            "tie_word_embeddings": False,
-            "pad_token_id": 0,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        }
+        """The same as a ``config.json``; see :func:`kdalab.model.hf_config.write_config`."""
+        from kdalab.model.hf_config import write_config
 
-
-class _Reader:
-    """Looks a field up under any of its names, and says which is missing."""
-
-    def __init__(self, raw: Mapping[str, Any]) -> None:
-        self.raw = raw
-
-    def __call__(self, *names: str) -> Any:
-        for name in names:
-            if self.raw.get(name) is not None:
-                return self.raw[name]
-        raise KdalabError(f"the config has no field {' or '.join(names)}")
-
-
-def _full_layers(
-    raw: Mapping[str, Any], linear: Mapping[str, Any], n_layers: int
-) -> tuple[int, ...]:
-    if "full_attn_layers" in linear and "kda_layers" in linear:
-        full = sorted(i - 1 for i in linear["full_attn_layers"])
-        kda = sorted(i - 1 for i in linear["kda_layers"])
-        if sorted(full + kda) != list(range(n_layers)):
-            raise KdalabError(
-                f"linear_attn_config's layer lists must name each of 1..{n_layers} once"
-            )
-        return tuple(full)
-    types = raw.get("layer_types")
-    if types is None:
-        raise KdalabError(
-            "the config has no field linear_attn_config.full_attn_layers/kda_layers or layer_types"
-        )
-    if len(types) != n_layers:
-        raise KdalabError(f"layer_types names {len(types)} layers; num_hidden_layers is {n_layers}")
-    return tuple(i for i, kind in enumerate(types) if kind == "full_attention")
-
-
-def _dense_layers(raw: Mapping[str, Any], n_layers: int) -> tuple[int, ...]:
-    types = raw.get("mlp_layer_types")
-    if types is not None:
-        if len(types) != n_layers:
-            raise KdalabError(
-                f"mlp_layer_types names {len(types)} layers; num_hidden_layers is {n_layers}"
-            )
-        return tuple(i for i, kind in enumerate(types) if kind == "dense")
-    return tuple(range(min(n_layers, raw.get("first_k_dense_replace", 1))))
+        return write_config(self)

@@ -3,6 +3,9 @@
 The layer keeps nothing. What a sequence needs from its past comes in and goes out: the recurrent
 state [value head, V, K] in fp32, and the conv state [W-1, q|k|v], the last raw inputs of the
 convolution. Neither makes sense without the other.
+
+Kimi K3 bounds the forget gate from below (``gate_lower_bound``) and computes the output gate by one
+full product instead of two narrow ones (``use_full_rank_gate``).
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from kdalab_kernels import (
     chunk_kda,
     fused_kda_gate,
     fused_recurrent_kda,
+    sigmoid,
 )
-from kdalab_kernels.torch_path.elementwise import sigmoid
 
 
 class KDALayer:
@@ -31,18 +34,17 @@ class KDALayer:
         self.heads, self.dim = config.linear_num_heads, config.linear_head_dim
         self.width = config.kda_width
         self.eps = config.rms_norm_eps
+        self.lower_bound = config.gate_lower_bound
         # One product for everything that reads x: q | k | v | forget | output gate | beta.
-        self.w_in = torch.cat(
-            [
-                w[f"{name}.weight"]
-                for name in ("q_proj", "k_proj", "v_proj", "f_a_proj", "g_a_proj", "b_proj")
-            ]
-        )
-        self.splits = [3 * self.width, self.dim, self.dim, self.heads]
+        full_rank = config.use_full_rank_gate
+        gate = "g_proj" if full_rank else "g_a_proj"
+        names = ("q_proj", "k_proj", "v_proj", "f_a_proj", gate, "b_proj")
+        self.w_in = torch.cat([w[f"{name}.weight"] for name in names])
+        gate_width = self.width if full_rank else self.dim
+        self.splits = [3 * self.width, self.dim, gate_width, self.heads]
         self.w_conv = torch.cat([w[f"{x}_conv1d.weight"].squeeze(1) for x in "qkv"])
-        self.w_f, self.w_g, self.w_o = (
-            w[f"{x}.weight"] for x in ("f_b_proj", "g_b_proj", "o_proj")
-        )
+        self.w_f, self.w_o = w["f_b_proj.weight"], w["o_proj.weight"]
+        self.w_g = None if full_rank else w["g_b_proj.weight"]
         self.a_log = w["A_log"].flatten()
         self.dt_bias = w["dt_bias"]
         self.w_norm = w["o_norm.weight"]
@@ -116,8 +118,11 @@ class KDALayer:
         """raw q|k|v [n, 3P], log-decay g and output gate [n, heads, K or V], beta [n, heads]."""
         raw, f, gate, beta = linear(x, self.w_in).split(self.splits, -1)
         shape = (-1, self.heads, self.dim)
-        g = fused_kda_gate(linear(f, self.w_f).reshape(shape), self.a_log, self.dt_bias)
-        return raw, g, linear(gate, self.w_g).reshape(shape), sigmoid(beta)
+        g = fused_kda_gate(
+            linear(f, self.w_f).reshape(shape), self.a_log, self.dt_bias, self.lower_bound
+        )
+        gate = gate if self.w_g is None else linear(gate, self.w_g)
+        return raw, g, gate.reshape(shape), sigmoid(beta)
 
     def _output(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         normed = gated_rms_norm(o, gate, self.w_norm, self.eps)

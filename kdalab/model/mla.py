@@ -4,6 +4,9 @@ One token leaves ``latent | rope part`` behind: the normed compressed vector fro
 values of all heads are rebuilt, and the key part that all heads share. Scores are computed in the
 latent space (the absorbed form: the key projection is folded into the query, the value projection
 into the output), so that nothing per-head is ever cached.
+
+Kimi K3 gates what attention gives, channel by channel and before the output projection, by the
+layer's own input (``mla_use_output_gate``).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from torch.nn.functional import linear
 
 from kdalab.model.config import KimiLinearConfig
 from kdalab.model.norm import rms_norm
+from kdalab_kernels import sigmoid
 
 
 class MLALayer:
@@ -37,6 +41,7 @@ class MLALayer:
         w_k = per_head[:, : self.nope].transpose(1, 2).contiguous()
         self.w_k = w_k.transpose(1, 2)  # [head, nope, latent]
         self.w_v = per_head[:, self.nope :].contiguous().transpose(1, 2)  # [head, latent, v]
+        self.w_g = w["g_proj.weight"] if config.mla_use_output_gate else None
         self.w_o = w["o_proj.weight"]
 
     def prefill(
@@ -61,7 +66,7 @@ class MLALayer:
         later = torch.ones(cell, cell, dtype=torch.bool).triu(1)
         scores[..., start:].masked_fill_(later, float("-inf"))
         mixed = torch.matmul(torch.softmax(scores, -1), keys[:, : self.rank])
-        return self._output(mixed), latent[:n]
+        return self._output(mixed, x), latent[:n]
 
     def decode(
         self, x: torch.Tensor, contexts: Sequence[torch.Tensor]
@@ -83,7 +88,7 @@ class MLALayer:
             own = query[:, row].contiguous()  # at an aligned address whatever the row: same bits
             weights = torch.softmax(torch.matmul(own, keys.T) * self.scale, -1)
             mixed[:, row] = torch.matmul(weights, keys[:, : self.rank])
-        return self._output(mixed), latent
+        return self._output(mixed, x), latent
 
     def _latent(self, x: torch.Tensor) -> torch.Tensor:
         compressed, shared_key = linear(x, self.w_kv_a).split([self.rank, self.rope], -1)
@@ -98,7 +103,10 @@ class MLALayer:
         nope, rope = q.split([self.nope, self.rope], -1)
         return torch.cat([torch.matmul(nope, self.w_k), rope], -1)
 
-    def _output(self, mixed: torch.Tensor) -> torch.Tensor:
-        """[head, row, latent] -> [row, hidden]."""
+    def _output(self, mixed: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """[head, row, latent], and the layer's input [row, hidden] -> [row, hidden]."""
         values = torch.matmul(mixed, self.w_v).transpose(0, 1)
-        return linear(values.reshape(values.shape[0], -1), self.w_o)
+        values = values.reshape(values.shape[0], -1)
+        if self.w_g is not None:
+            values = values * sigmoid(linear(x, self.w_g))
+        return linear(values, self.w_o)

@@ -9,12 +9,14 @@ Decode runs on a fixed number of rows for the same reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Literal, NamedTuple
 
 import torch
 from torch.nn.functional import embedding, linear
 
 from kdalab.errors import KdalabError
+from kdalab.model.attn_res import AttnRes, BlockStream, PlainStream, Stream
 from kdalab.model.config import KimiLinearConfig
 from kdalab.model.inputs import as_ids, check_ids, check_state
 from kdalab.model.kda import KDALayer
@@ -25,6 +27,7 @@ CELL = 64
 """Tokens of one prefill cell."""
 
 ROW_TILE = 8
+MAX_DECODE_ROWS = 4096
 
 
 class CellOutput(NamedTuple):
@@ -58,7 +61,8 @@ class Block(NamedTuple):
 
 
 class HybridModel:
-    """A Kimi-Linear network. Build it with ``tiny_model`` or ``load_pretrained``.
+    """A Kimi-Linear or Kimi K3 network. Build it with ``tiny_model``, ``tiny_k3_model`` or
+    ``load_pretrained``.
 
     Args:
         config: shapes.
@@ -66,8 +70,9 @@ class HybridModel:
         blocks: the decoder layers in order.
         norm: [hidden], the final norm.
         head: [vocab, hidden].
-        decode_rows: requests of a decode step at most. Every step runs on this number of rows,
-            rounded up to a multiple of 8, whatever the number of requests.
+        decode_rows: requests of a decode step at most, 1 to 4,096. Every step runs on this number
+            of rows, rounded up to a multiple of 8, whatever the number of requests.
+        attn_res: the sites of block attention residuals; None for a plain residual stream.
     """
 
     def __init__(
@@ -78,12 +83,17 @@ class HybridModel:
         norm: torch.Tensor,
         head: torch.Tensor,
         decode_rows: int = 8,
+        attn_res: AttnRes | None = None,
     ) -> None:
-        if decode_rows < 1:
-            raise KdalabError(f"decode_rows must be at least 1, not {decode_rows}")
+        if type(decode_rows) is not int or not 1 <= decode_rows <= MAX_DECODE_ROWS:
+            raise KdalabError(
+                f"decode_rows must be at least 1 and at most {MAX_DECODE_ROWS:,}, "
+                f"not {decode_rows!r}"
+            )
         self.config = config
         self.embed, self.norm, self.head = embed, norm, head
         self.blocks = list(blocks)
+        self.attn_res = attn_res
         self.decode_rows = decode_rows
         # Rows left over by a product's tiles would be computed by other code, with other last bits.
         self._rows = -(-decode_rows // ROW_TILE) * ROW_TILE
@@ -170,20 +180,18 @@ class HybridModel:
         x[:n] = embedding(tokens, self.embed)
         new_recurrent, new_conv = torch.empty_like(recurrent), torch.empty_like(conv)
         new_latent = latent.new_empty(self.n_mla_layers, n, self.latent_dim)
-        kda = mla = 0
-        for block in self.blocks:
-            h = rms_norm(x, block.norm, self.config.rms_norm_eps)
-            if isinstance(block.attention, KDALayer):
-                y, new_recurrent[kda], new_conv[kda] = block.attention.prefill(
-                    h, n, recurrent[kda], conv[kda]
-                )
-                kda += 1
+        kda, mla = count(), count()
+
+        def attend(layer: KDALayer | MLALayer, h: torch.Tensor) -> torch.Tensor:
+            if isinstance(layer, KDALayer):
+                i = next(kda)
+                y, new_recurrent[i], new_conv[i] = layer.prefill(h, n, recurrent[i], conv[i])
             else:
-                y, new_latent[mla] = block.attention.prefill(h, n, latent[mla])
-                mla += 1
-            x = x + y
-            h = rms_norm(x, block.post_norm, self.config.rms_norm_eps)
-            x = x + block.feed_forward(h)
+                i = next(mla)
+                y, new_latent[i] = layer.prefill(h, n, latent[i])
+            return y
+
+        x = self._layers(x, attend)
         out = None
         if logits != "none":
             # All rows, whatever is asked for: a product of one shape, the same bits.
@@ -230,20 +238,18 @@ class HybridModel:
         windows = conv.new_zeros(rows, *self.conv_shape)
         states[:b], windows[:b] = recurrent, conv
         new_latent = x.new_empty(rows, self.n_mla_layers, self.latent_dim)
-        kda = mla = 0
-        for block in self.blocks:
-            h = rms_norm(x, block.norm, self.config.rms_norm_eps)
-            if isinstance(block.attention, KDALayer):
-                y, states[:, kda], windows[:, kda] = block.attention.decode(
-                    h, states[:, kda], windows[:, kda]
-                )
-                kda += 1
+        kda, mla = count(), count()
+
+        def attend(layer: KDALayer | MLALayer, h: torch.Tensor) -> torch.Tensor:
+            if isinstance(layer, KDALayer):
+                i = next(kda)
+                y, states[:, i], windows[:, i] = layer.decode(h, states[:, i], windows[:, i])
             else:
-                y, new_latent[:, mla] = block.attention.decode(h, [c[mla] for c in latents])
-                mla += 1
-            x = x + y
-            h = rms_norm(x, block.post_norm, self.config.rms_norm_eps)
-            x = x + block.feed_forward(h)
+                i = next(mla)
+                y, new_latent[:, i] = layer.decode(h, [c[i] for c in latents])
+            return y
+
+        x = self._layers(x, attend)
         return DecodeOutput(self._logits(x)[:b], states[:b], windows[:b], new_latent[:b])
 
     def logits(
@@ -263,19 +269,18 @@ class HybridModel:
         pieces = [len(ids)] if pieces is None else list(pieces)
         if any(p <= 0 for p in pieces) or sum(pieces) != len(ids):
             raise KdalabError(f"pieces {pieces} must be positive and add up to {len(ids)} tokens")
-        recurrent, conv, latent = self.zero_state()
-        rows, at = [], 0
-        for piece in pieces:
-            end = at + piece
-            while at < end:
-                stop = min(end, (at // CELL + 1) * CELL)
-                out = self.prefill_piece(ids[at:stop], at, recurrent, conv, latent, "all")
-                assert out.logits is not None
-                recurrent, conv = out.recurrent, out.conv
-                latent = torch.cat([latent, out.latent], 1)
-                rows.append(out.logits)
-                at = stop
-        return torch.cat(rows)
+        return self._run(ids, pieces)[0]
+
+    def states(
+        self, tokens: Sequence[int] | torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(recurrent, conv, latent) after a whole sequence, shaped as ``zero_state``.
+
+        Raises:
+            KdalabError: no tokens, or ids outside the vocabulary.
+        """
+        ids = as_ids(tokens, self.vocab_size)
+        return self._run(ids, [len(ids)])[1]
 
     def greedy(self, tokens: Sequence[int] | torch.Tensor, n: int) -> list[int]:
         """``n`` most likely tokens after a prompt: prefill cell by cell, then decode.
@@ -308,6 +313,37 @@ class HybridModel:
             recurrent, conv, logits = step.recurrent[0], step.conv[0], step.logits
             latent = torch.cat([latent, step.latent[0][:, None]], 1)
         return generated
+
+    def _run(
+        self, ids: torch.Tensor, pieces: Sequence[int]
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Logits of every token, and the states after the last."""
+        recurrent, conv, latent = self.zero_state()
+        rows, at = [], 0
+        for piece in pieces:
+            end = at + piece
+            while at < end:
+                stop = min(end, (at // CELL + 1) * CELL)
+                out = self.prefill_piece(ids[at:stop], at, recurrent, conv, latent, "all")
+                assert out.logits is not None
+                recurrent, conv = out.recurrent, out.conv
+                latent = torch.cat([latent, out.latent], 1)
+                rows.append(out.logits)
+                at = stop
+        return torch.cat(rows), (recurrent, conv, latent)
+
+    def _layers(
+        self, x: torch.Tensor, attend: Callable[[KDALayer | MLALayer, torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """All decoder layers, [row, hidden] -> [row, hidden]; ``attend`` runs one mixer."""
+        stream: Stream = PlainStream(x) if self.attn_res is None else BlockStream(self.attn_res, x)
+        eps = self.config.rms_norm_eps
+        for i, block in enumerate(self.blocks):
+            stream.add(
+                attend(block.attention, rms_norm(stream.attention_input(i), block.norm, eps))
+            )
+            stream.add(block.feed_forward(rms_norm(stream.mlp_input(i), block.post_norm, eps)))
+        return stream.output()
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         return linear(rms_norm(x, self.norm, self.config.rms_norm_eps), self.head)

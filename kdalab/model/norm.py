@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kdalab_kernels.torch_path.elementwise import sigmoid
+from kdalab_kernels import sigmoid
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -1,29 +1,29 @@
-"""Reading and writing checkpoints of ``KimiLinearForCausalLM``: config.json and safetensors.
-
-Only safetensors are read; nothing is ever unpickled.
-"""
+"""Reading and writing checkpoints of Kimi Linear and Kimi K3: config.json and safetensors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from kdalab.errors import KdalabError
+from kdalab.model.attn_res import AttnRes
 from kdalab.model.config import KimiLinearConfig
+from kdalab.model.files import SINGLE, read_json, read_tensors
 from kdalab.model.kda import KDALayer
+from kdalab.model.latent_moe import LatentMoE
 from kdalab.model.mla import MLALayer
 from kdalab.model.moe import MLP, MoE
+from kdalab.model.names import text_name
 from kdalab.model.network import Block, HybridModel
+from kdalab.model.shapes import expected_shapes
+from kdalab.model.situ import activation_of
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-KEPT_WIDE = ("A_log", "dt_bias", ".gate.weight", "e_score_correction_bias")
-"""Ends of the names that stay in fp32 in a model of lower precision, as in transformers: decay
-rates and the router's scores are sensitive to rounding."""
+Tensors = Mapping[str, torch.Tensor]
 
 
 def load_pretrained(
@@ -31,28 +31,32 @@ def load_pretrained(
 ) -> HybridModel:
     """Load a folder with ``config.json`` and ``model.safetensors`` (or shards and their index).
 
+    Of a multimodal checkpoint the language model alone is loaded.
+
     Raises:
-        KdalabError: a file, a field or a tensor is missing, or a tensor has the wrong shape; the
-            message names it.
+        KdalabError: a file, a field or a tensor is missing, malformed, quantised, or of the wrong
+            shape; the message names it.
     """
     folder = Path(path)
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise KdalabError(f"no config.json in {folder}; give the folder of a checkpoint")
-    config = KimiLinearConfig.from_hf(_read_json(config_file))
-    return build(config, _read_tensors(folder, dtype), decode_rows)
+    raw = read_json(config_file)
+    config = KimiLinearConfig.from_hf(raw)
+    _refuse_quantised(raw)
+    return build(config, read_tensors(folder, dtype), decode_rows)
 
 
-def save_pretrained(
-    model_weights: Mapping[str, torch.Tensor], config: KimiLinearConfig, path: str | Path
-) -> None:
-    """Write weights under their Hugging Face names, with a config that transformers reads."""
+def save_pretrained(model_weights: Tensors, config: KimiLinearConfig, path: str | Path) -> None:
+    """Write weights under their Hugging Face names, with a config that transformers (Kimi Linear)
+    or mlx-lm (Kimi K3) reads."""
     from safetensors.torch import save_file
 
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
+    prefix = "language_model." if config.k3_switches else ""
     save_file(
-        {k: v.contiguous() for k, v in model_weights.items()},
+        {prefix + name: tensor.contiguous() for name, tensor in model_weights.items()},
         folder / SINGLE,
         metadata={"format": "pt"},
     )
@@ -61,12 +65,40 @@ def save_pretrained(
     (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
 
 
-def build(
-    config: KimiLinearConfig, tensors: Mapping[str, torch.Tensor], decode_rows: int = 8
-) -> HybridModel:
-    """Assemble the network from tensors under their Hugging Face names."""
+def build(config: KimiLinearConfig, tensors: Tensors, decode_rows: int = 8) -> HybridModel:
+    """Assemble the network from tensors under their Hugging Face names.
+
+    Raises:
+        KdalabError: a tensor is missing, of another shape, given twice or without a place.
+    """
+    w = _checked(config, tensors)
+    layers: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
+    for name, tensor in w.items():
+        if name.startswith("model.layers."):
+            number, _, rest = name.removeprefix("model.layers.").partition(".")
+            layers[number][rest] = tensor
+    in_order = [layers[str(i)] for i in range(config.num_hidden_layers)]
+    return HybridModel(
+        config,
+        w["model.embed_tokens.weight"],
+        [_block(config, part, i) for i, part in enumerate(in_order)],
+        w["model.norm.weight"],
+        w["lm_head.weight"],
+        decode_rows,
+        _sites(config, w, in_order),
+    )
+
+
+def _checked(config: KimiLinearConfig, tensors: Tensors) -> dict[str, torch.Tensor]:
+    """The tensors under their own names and in their expected shapes, all of them."""
     shapes = expected_shapes(config)
-    found = {_canonical(name): tensor for name, tensor in tensors.items()}
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        own = text_name(name)
+        if own in found:
+            raise KdalabError(f"the checkpoint has {own} twice, the second time as {name}")
+        if own is not None:
+            found[own] = tensor
     missing = [name for name in shapes if name not in found]
     if missing:
         raise KdalabError(
@@ -81,166 +113,71 @@ def build(
     w: dict[str, torch.Tensor] = {}
     for name, shape in shapes.items():
         tensor = found[name]
-        if name.endswith("A_log") and tensor.numel() == shape[2]:
-            tensor = tensor.reshape(shape)  # some checkpoints store it flat
+        if name.endswith("A_log"):
+            tensor = _rates(tensor, shape, config.linear_num_heads)
         if tuple(tensor.shape) != shape:
             raise KdalabError(f"{name} has shape {tuple(tensor.shape)}; expected {shape}")
         w[name] = tensor
-    blocks = [_block(config, w, i) for i in range(config.num_hidden_layers)]
-    return HybridModel(
-        config,
-        w["model.embed_tokens.weight"],
-        blocks,
-        w["model.norm.weight"],
-        w["lm_head.weight"],
-        decode_rows,
+    return w
+
+
+def _rates(tensor: torch.Tensor, shape: tuple[int, ...], heads: int) -> torch.Tensor:
+    """One rate a head. Checkpoints keep them flat or with four axes, and Kimi K3's are padded with
+    zeros (128 entries for 96 heads)."""
+    if tensor.ndim == 1 and tensor.numel() > heads and not bool(tensor[heads:].any()):
+        tensor = tensor[:heads].clone()
+    return tensor.reshape(shape) if tensor.numel() == heads else tensor
+
+
+def _sites(
+    c: KimiLinearConfig, w: Tensors, layers: list[dict[str, torch.Tensor]]
+) -> AttnRes | None:
+    if c.attn_res_block_size is None:
+        return None
+
+    def query(of: Tensors, prefix: str) -> torch.Tensor:
+        # Scores need norm weight and projection only as their product: as wide as it is computed.
+        norm, proj = of[f"{prefix}_norm.weight"], of[f"{prefix}_proj.weight"]
+        wide = torch.promote_types(norm.dtype, torch.float32)
+        return norm.to(wide) * proj[0].to(wide)
+
+    return AttnRes(
+        c.attn_res_block_size,
+        [query(layer, "self_attention_res") for layer in layers],
+        [query(layer, "mlp_res") for layer in layers],
+        query(w, "model.output_attn_res"),
+        c.rms_norm_eps,
     )
 
 
-def expected_shapes(config: KimiLinearConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of the checkpoint and its shape ([out, in] for projections)."""
-    c, hidden = config, config.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (c.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-        "lm_head.weight": (c.vocab_size, hidden),
-    }
-    for i in range(c.num_hidden_layers):
-        layer = f"model.layers.{i}."
-        shapes[layer + "input_layernorm.weight"] = (hidden,)
-        shapes[layer + "post_attention_layernorm.weight"] = (hidden,)
-        attention = _mla_shapes(c) if i in c.full_attn_layers else _kda_shapes(c)
-        shapes |= {f"{layer}self_attn.{k}": v for k, v in attention.items()}
-        if i in c.dense_layers:
-            shapes |= _mlp_shapes(layer + "mlp.", hidden, c.intermediate_size)
-        else:
-            shapes |= {f"{layer}block_sparse_moe.{k}": v for k, v in _moe_shapes(c).items()}
-    return shapes
-
-
-def dtype_of(name: str, dtype: torch.dtype) -> torch.dtype:
-    """What a tensor of a model of ``dtype`` is kept in."""
-    return torch.promote_types(dtype, torch.float32) if name.endswith(KEPT_WIDE) else dtype
-
-
-def _kda_shapes(c: KimiLinearConfig) -> dict[str, tuple[int, ...]]:
-    width, dim, hidden = c.kda_width, c.linear_head_dim, c.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {}
-    for x in "qkv":
-        shapes[f"{x}_proj.weight"] = (width, hidden)
-        shapes[f"{x}_conv1d.weight"] = (width, 1, c.linear_conv_kernel_dim)
-    for x in "fg":
-        shapes[f"{x}_a_proj.weight"] = (dim, hidden)
-        shapes[f"{x}_b_proj.weight"] = (width, dim)
-    shapes["b_proj.weight"] = (c.linear_num_heads, hidden)
-    shapes["A_log"] = (1, 1, c.linear_num_heads, 1)
-    shapes["dt_bias"] = (width,)
-    shapes["o_norm.weight"] = (dim,)
-    shapes["o_proj.weight"] = (hidden, width)
-    return shapes
-
-
-def _mla_shapes(c: KimiLinearConfig) -> dict[str, tuple[int, ...]]:
-    q_out = c.num_attention_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim)
-    shapes: dict[str, tuple[int, ...]] = {
-        "kv_a_proj_with_mqa.weight": (c.latent_dim, c.hidden_size),
-        "kv_a_layernorm.weight": (c.kv_lora_rank,),
-        "kv_b_proj.weight": (
-            c.num_attention_heads * (c.qk_nope_head_dim + c.v_head_dim),
-            c.kv_lora_rank,
-        ),
-        "o_proj.weight": (c.hidden_size, c.num_attention_heads * c.v_head_dim),
-    }
-    if c.q_lora_rank is None:
-        shapes["q_proj.weight"] = (q_out, c.hidden_size)
-    else:
-        shapes["q_a_proj.weight"] = (c.q_lora_rank, c.hidden_size)
-        shapes["q_a_layernorm.weight"] = (c.q_lora_rank,)
-        shapes["q_b_proj.weight"] = (q_out, c.q_lora_rank)
-    return shapes
-
-
-def _mlp_shapes(prefix: str, hidden: int, width: int) -> dict[str, tuple[int, ...]]:
-    return {
-        f"{prefix}gate_proj.weight": (width, hidden),
-        f"{prefix}up_proj.weight": (width, hidden),
-        f"{prefix}down_proj.weight": (hidden, width),
-    }
-
-
-def _moe_shapes(c: KimiLinearConfig) -> dict[str, tuple[int, ...]]:
-    hidden, width = c.hidden_size, c.moe_intermediate_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "gate.weight": (c.num_experts, hidden),
-        "gate.e_score_correction_bias": (c.num_experts,),
-    }
-    for e in range(c.num_experts):
-        shapes |= {
-            f"experts.{e}.w1.weight": (width, hidden),
-            f"experts.{e}.w2.weight": (hidden, width),
-            f"experts.{e}.w3.weight": (width, hidden),
-        }
-    return shapes | _mlp_shapes("shared_experts.", hidden, width * c.num_shared_experts)
-
-
-def _canonical(name: str) -> str:
-    # transformers saves the dense layers' MLP under the experts' prefix as well.
-    for part in ("gate_proj", "up_proj", "down_proj"):
-        name = name.replace(f".block_sparse_moe.{part}.", f".mlp.{part}.")
-    return name
-
-
-def _block(c: KimiLinearConfig, w: Mapping[str, torch.Tensor], i: int) -> Block:
-    layer = f"model.layers.{i}."
-
+def _block(c: KimiLinearConfig, w: Tensors, i: int) -> Block:
     def part(prefix: str) -> dict[str, torch.Tensor]:
-        start = layer + prefix
-        return {k.removeprefix(start): v for k, v in w.items() if k.startswith(start)}
+        return {k.removeprefix(prefix): v for k, v in w.items() if k.startswith(prefix)}
 
     attention = part("self_attn.")
-    feed_forward: MLP | MoE
+    feed_forward: Callable[[torch.Tensor], torch.Tensor]
     if i in c.dense_layers:
-        dense = part("mlp.")
-        feed_forward = MLP(*(dense[f"{x}_proj.weight"] for x in ("gate", "up", "down")))
+        parts = [w[f"mlp.{x}_proj.weight"] for x in ("gate", "up", "down")]
+        feed_forward = MLP(parts[0], parts[1], parts[2], activation_of(c))
+    elif c.routed_expert_hidden_size is not None:
+        feed_forward = LatentMoE(c, part("block_sparse_moe."))
     else:
         feed_forward = MoE(c, part("block_sparse_moe."))
     return Block(
-        w[layer + "input_layernorm.weight"],
+        w["input_layernorm.weight"],
         MLALayer(c, attention) if i in c.full_attn_layers else KDALayer(c, attention),
-        w[layer + "post_attention_layernorm.weight"],
+        w["post_attention_layernorm.weight"],
         feed_forward,
     )
 
 
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:  # not UTF-8, or not JSON
-        raise KdalabError(f"{file} is not JSON: {error}") from error
-
-
-def _read_tensors(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError, safe_open
-
-    files = [folder / SINGLE]
-    if (folder / INDEX).is_file():
-        index = _read_json(folder / INDEX)
-        places = index.get("weight_map") if isinstance(index, dict) else None
-        if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
-            raise KdalabError(f"{INDEX} has no weight_map from tensors to file names")
-        files = [folder / name for name in sorted(set(places.values()))]
-    tensors: dict[str, torch.Tensor] = {}
-    for file in files:
-        if file.parent != folder:
-            raise KdalabError(f"the index names {file}, outside the checkpoint's folder")
-        if not file.is_file():
-            raise KdalabError(f"{file.name} is missing from {folder}")
-        try:
-            with safe_open(file, "pt") as f:
-                for name in f.keys():  # noqa: SIM118
-                    # A copy: views of the file start at any address, and products over weights
-                    # that are not aligned may give a row other last bits at another place.
-                    tensors[name] = f.get_tensor(name).to(dtype_of(name, dtype), copy=True)
-        except SafetensorError as error:
-            raise KdalabError(f"{file} cannot be read as safetensors: {error}") from error
-    return tensors
+def _refuse_quantised(raw: Mapping[str, Any]) -> None:
+    for part in (raw, raw.get("text_config") or {}):
+        found = part.get("quantization_config")
+        if found is not None:
+            details = found if isinstance(found, Mapping) else {}
+            kind = details.get("format") or details.get("quant_method") or "unknown"
+            raise KdalabError(
+                f"the config has a quantization_config ({kind!r}): packed weights are not read "
+                "here; give a checkpoint in bf16, fp16 or fp32"
+            )

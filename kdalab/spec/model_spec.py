@@ -12,6 +12,9 @@ from kdalab.spec.dtypes import canonical_dtype
 #: More layers than any published model; keeps a malformed config from filling the memory.
 MAX_LAYERS = 4096
 
+#: No size of a model comes near this; above it figures would not fit a table or a float.
+MAX_SIZE = 10**15
+
 
 class LayerType(StrEnum):
     """Which token mixer a layer has."""
@@ -31,6 +34,8 @@ def _require_int(owner: object, least: int, *names: str) -> None:
             raise KdalabError(
                 f"{type(owner).__name__}.{name} is {value!r}; it must be an integer >= {least}"
             )
+        if value > MAX_SIZE:
+            raise KdalabError(f"{type(owner).__name__}.{name} is over {MAX_SIZE:,}, which is absurd")
 
 
 @dataclass(frozen=True, slots=True)

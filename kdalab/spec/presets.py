@@ -1,4 +1,4 @@
-"""Published hybrid models, and the tiny one that the demos run.
+"""Published hybrid models, and the tiny ones that the demos run.
 
 Every preset's ``source`` says where its numbers were read. Feed-forward sizes are there for FLOPs;
 sizes of state depend on none of them.
@@ -126,8 +126,32 @@ TINY = ModelSpec(
     source="KDALab's own; Kimi Linear's architecture at the size of a demo",
 )
 
+# Kimi K3 with all it has, at the size of a demo: full attention at 1-based 4, 8 and 9.
+TINY_K3 = ModelSpec(
+    name="tiny-k3",
+    hidden_size=128,
+    vocab_size=320,
+    max_context=65_536,
+    layer_types=three_to_one(9, last_is_full=True),
+    linear=LinearAttention("kda", 4, 4, 32, 32, conv_kernel=4),
+    full=LatentAttention(4, 64, 16, 32, 32, q_lora_rank=48),
+    feed_forward=FeedForward(
+        intermediate_size=256,
+        num_experts=8,
+        experts_per_token=2,
+        moe_intermediate_size=64,
+        shared_intermediate_size=128,  # num_shared_experts 2, computed as one MLP
+        first_dense_layers=1,
+        routed_hidden_size=64,
+    ),
+    conv_dtype="fp32",
+    kv_dtype="fp32",
+    source="KDALab's own; Kimi K3's architecture at the size of a demo",
+)
+
 PRESETS: dict[str, ModelSpec] = {
-    spec.name: spec for spec in (KIMI_K3, KIMI_LINEAR_48B, GLM_5_3_FLASH, QWEN3_NEXT_80B, TINY)
+    spec.name: spec
+    for spec in (KIMI_K3, KIMI_LINEAR_48B, GLM_5_3_FLASH, QWEN3_NEXT_80B, TINY, TINY_K3)
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from kdalab.errors import KdalabError
@@ -12,6 +13,9 @@ from kdalab.spec.model_spec import GroupedAttention, ModelSpec
 
 #: An INT8 checkpoint keeps one fp32 scale per layer, value head and key channel.
 SCALE_BYTES = 4
+
+#: More tensor-parallel ranks than any deployment has; no size above it is tried or offered.
+MAX_TP = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,8 @@ def _nearest(numerator: int, denominator: int) -> int:
 def _check_tp(spec: ModelSpec, tp_size: int) -> None:
     if isinstance(tp_size, bool) or not isinstance(tp_size, int) or tp_size < 1:
         raise KdalabError(f"tensor parallel size {tp_size!r}; use an integer >= 1")
+    if tp_size > MAX_TP:
+        raise KdalabError(f"tensor parallel size over {MAX_TP:,}; use an integer from 1 to {MAX_TP:,}")
     heads = {
         f"{spec.linear_name} key heads": spec.linear.num_k_heads,
         f"{spec.linear_name} value heads": spec.linear.num_v_heads,
@@ -191,7 +197,8 @@ def _check_tp(spec: ModelSpec, tp_size: int) -> None:
         }
     for what, count in heads.items():
         if count % tp_size:
-            allowed = [n for n in range(1, count + 1) if all(h % n == 0 for h in heads.values())]
+            common = gcd(*heads.values())
+            allowed = [n for n in range(1, min(common, MAX_TP) + 1) if common % n == 0]
             raise KdalabError(
                 f"{spec.name} has {count} {what}: {count} / {tp_size} = "
                 f"{count / tp_size:.2f} per rank is not a whole number; "

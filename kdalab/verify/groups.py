@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kdalab.verify.claim import Claim, Progress
+from kdalab.verify.k3 import k3_claims
 from kdalab.verify.network import chunk_claim, transformers_claims
 from kdalab.verify.ops import op_claims
 from kdalab.verify.restore import restore_claims
@@ -23,4 +24,5 @@ GROUPS: tuple[Group, ...] = (
     Group("chunk form = recurrence", lambda n, seed, _: [chunk_claim(min(n, 200), seed)]),
     Group("ops = specification", lambda n, seed, show: op_claims(min(n, 200), seed, show)),
     Group("model = transformers", lambda n, seed, _: transformers_claims(seed)),
+    Group("Kimi K3", k3_claims),
 )

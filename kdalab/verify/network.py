@@ -27,7 +27,7 @@ def transformers_claims(seed: int) -> list[Claim]:
     for n in LENGTHS:
         tokens = torch.randint(256, (n,), generator=random)
         expected = peer.logits(tokens.tolist())
-        for pieces in ([n], _pieces(n)):
+        for pieces in ([n], cut(n)):
             got = model.logits(tokens, pieces)
             worst = max(worst, float((got - expected).abs().max() / expected.abs().max()))
             cases += 1
@@ -54,14 +54,15 @@ def transformers_claims(seed: int) -> list[Claim]:
     ]
 
 
-def _pieces(n: int) -> list[int]:
+def cut(n: int) -> list[int]:
     """A cut into a single token, a pair, and pieces that leave the grid."""
-    cut, left = [], n
+    pieces: list[int] = []
+    left = n
     for piece in (1, 2, 60, 7, 64):
         if left > piece:
-            cut.append(piece)
+            pieces.append(piece)
             left -= piece
-    return [*cut, left]
+    return [*pieces, left]
 
 
 def chunk_claim(cases: int, seed: int) -> Claim:

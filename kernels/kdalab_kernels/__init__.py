@@ -6,6 +6,7 @@
 Every op takes ``backend="auto" | "torch" | "triton" | "reference"``; see :mod:`.dispatch`.
 """
 
+from kdalab_kernels.activations import sigmoid, silu, tanh
 from kdalab_kernels.decode_ops import (
     causal_conv1d_update_inplace,
     causal_conv1d_verify,
@@ -70,6 +71,9 @@ __all__ = [
     "naive_kda_lowerbound_gate",
     "naive_recurrent_kda",
     "quantize_states",
+    "sigmoid",
+    "silu",
     "snapshot_states_inplace",
     "store_checkpoints_inplace",
+    "tanh",
 ]

@@ -14,8 +14,10 @@ from safetensors.torch import save_file
 
 from kdalab.errors import KdalabError
 from kdalab.model import load_pretrained, save_pretrained, tiny_config
+from kdalab.model.files import INDEX, SINGLE
+from kdalab.model.shapes import expected_shapes
 from kdalab.model.tiny import tiny_weights
-from kdalab.model.weights import INDEX, SINGLE, build, expected_shapes
+from kdalab.model.weights import build
 from kdalab.spec.hf_config import load_hf_config
 from kdalab.spec.sizing import state_sizes
 

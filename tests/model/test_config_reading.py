@@ -134,17 +134,6 @@ def test_another_model_type_is_refused_by_name() -> None:
             KimiLinearConfig.from_hf(raw(model_type=kind))
 
 
-@pytest.mark.parametrize(
-    "switch", ["gate_lower_bound", "attn_res_block_size", "routed_expert_hidden_size"]
-)
-def test_a_switch_of_kimi_k3_is_refused_wherever_it_stands(switch: str) -> None:
-    inner = raw()["linear_attn_config"] | {switch: -5.0}
-    for config in (raw(**{switch: 64}), raw(linear_attn_config=inner)):
-        with pytest.raises(KdalabError, match=f"{switch}, a Kimi K3 feature"):
-            KimiLinearConfig.from_hf(config)
-    assert KimiLinearConfig.from_hf(raw(**{switch: None})) == tiny_config()
-
-
 @pytest.mark.parametrize(("field", "value"), [
     ("hidden_act", "gelu"), ("attention_bias", True), ("tie_word_embeddings", True),
     ("mla_use_nope", False), ("moe_router_activation_func", "softmax"), ("moe_layer_freq", 2),

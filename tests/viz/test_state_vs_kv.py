@@ -12,7 +12,7 @@ from kdalab.viz.export import table_of
 from kdalab.viz.palette import KIND_STYLES, THEMES, theme
 from kdalab.viz.state_vs_kv import context_grid, state_vs_kv_figure
 
-REAL = [spec for name, spec in PRESETS.items() if name != "tiny"]
+REAL = [spec for name, spec in PRESETS.items() if not name.startswith("tiny")]
 
 
 def traces(figure):

@@ -2,8 +2,8 @@
 
 torch computes ``sigmoid``, ``silu`` and ``softplus`` with vector code for most of a tensor and with
 scalar code for the last few elements, and the two differ in the last bit: one row of a batch would
-not equal the same row alone. ``exp`` and ``log1p`` take one path throughout, and ``+ * /`` are
-exactly rounded, so everything here is built from those.
+not equal the same row alone. ``exp``, ``log1p`` and ``tanh`` take one path throughout, and
+``+ * /`` are exactly rounded, so everything here is built from those.
 """
 
 import torch
@@ -22,3 +22,8 @@ def silu(x: torch.Tensor) -> torch.Tensor:
 def softplus(x: torch.Tensor) -> torch.Tensor:
     """``log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))``: no overflow, exact 0 far below."""
     return torch.abs(x).neg_().exp_().log1p_().add_(x.clamp(min=0.0))
+
+
+def tanh(x: torch.Tensor) -> torch.Tensor:
+    """``torch.tanh``, which takes one path throughout."""
+    return torch.tanh(x)

@@ -1,0 +1,98 @@
+"""The files of a checkpoint folder: JSON, and tensors from safetensors.
+
+Only safetensors are read; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kdalab.errors import KdalabError
+from kdalab.model.names import text_name
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+KEPT_WIDE = ("A_log", "dt_bias", ".gate.weight", "e_score_correction_bias")
+"""Ends of the names that stay in fp32 in a model of lower precision, as in transformers: decay
+rates and the router's scores are sensitive to rounding."""
+
+PACKED = ("_packed", "weight_scale", "_blocks", "_scales")
+"""Ends of the names under which quantised weights are stored (mxfp4 and the like)."""
+
+
+def dtype_of(name: str, dtype: torch.dtype) -> torch.dtype:
+    """What a tensor of a model of ``dtype`` is kept in."""
+    return torch.promote_types(dtype, torch.float32) if name.endswith(KEPT_WIDE) else dtype
+
+
+def read_json(file: Path) -> Any:
+    """The parsed content.
+
+    Raises:
+        KdalabError: it cannot be read, or is not JSON.
+    """
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KdalabError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested without end
+        raise KdalabError(f"{file} is not JSON: {error}") from error
+
+
+def read_tensors(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Every tensor of the language model, in the dtype that the network keeps it in.
+
+    A multimodal checkpoint's vision tower and projector are left in their files.
+
+    Raises:
+        KdalabError: a file is missing, outside the folder or unreadable, or a tensor is packed or
+            not of floating-point numbers; the message names it.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    tensors: dict[str, torch.Tensor] = {}
+    for file in _files(folder):
+        if file.parent != folder:
+            raise KdalabError(f"the index names {file}, outside the checkpoint's folder")
+        if not file.is_file():
+            raise KdalabError(f"{file.name} is missing from {folder}")
+        try:
+            with safe_open(file, "pt") as f:
+                names = [name for name in f.keys() if text_name(name) is not None]  # noqa: SIM118
+                for name in names:
+                    _refuse_packed(name)
+                for name in names:
+                    tensor = f.get_tensor(name)
+                    if not tensor.is_floating_point():
+                        raise KdalabError(
+                            f"{name} is stored as {tensor.dtype}; only floating-point weights are "
+                            "read here"
+                        )
+                    # A copy: views of the file start at any address, and products over weights
+                    # that are not aligned may give a row other last bits at another place.
+                    tensors[name] = tensor.to(dtype_of(name, dtype), copy=True)
+        except (SafetensorError, OSError) as error:
+            raise KdalabError(f"{file} cannot be read as safetensors: {error}") from error
+    return tensors
+
+
+def _files(folder: Path) -> list[Path]:
+    if not (folder / INDEX).is_file():
+        return [folder / SINGLE]
+    index = read_json(folder / INDEX)
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
+        raise KdalabError(f"{INDEX} has no weight_map from tensors to file names")
+    return [folder / name for name in sorted(set(places.values()))]
+
+
+def _refuse_packed(name: str) -> None:
+    if name.endswith(PACKED):
+        raise KdalabError(
+            f"{name} is a packed, quantised weight (as Kimi K3's mxfp4 experts); this network "
+            "reads bf16, fp16 or fp32 weights: give a checkpoint that was unpacked"
+        )
