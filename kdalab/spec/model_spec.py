@@ -35,7 +35,9 @@ def _require_int(owner: object, least: int, *names: str) -> None:
                 f"{type(owner).__name__}.{name} is {value!r}; it must be an integer >= {least}"
             )
         if value > MAX_SIZE:
-            raise KdalabError(f"{type(owner).__name__}.{name} is over {MAX_SIZE:,}, which is absurd")
+            raise KdalabError(
+                f"{type(owner).__name__}.{name} is over {MAX_SIZE:,}; no model has that"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,9 @@ def _check_tp(spec: ModelSpec, tp_size: int) -> None:
     if isinstance(tp_size, bool) or not isinstance(tp_size, int) or tp_size < 1:
         raise KdalabError(f"tensor parallel size {tp_size!r}; use an integer >= 1")
     if tp_size > MAX_TP:
-        raise KdalabError(f"tensor parallel size over {MAX_TP:,}; use an integer from 1 to {MAX_TP:,}")
+        raise KdalabError(
+            f"tensor parallel size over {MAX_TP:,}; use an integer from 1 to {MAX_TP:,}"
+        )
     heads = {
         f"{spec.linear_name} key heads": spec.linear.num_k_heads,
         f"{spec.linear_name} value heads": spec.linear.num_v_heads,
