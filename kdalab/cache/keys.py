@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,10 +28,23 @@ class PrefixKey:
 
     @classmethod
     def from_tokens(cls, tokens: Sequence[int], page_tokens: int) -> PrefixKey:
-        """Key of a token sequence with pages of ``page_tokens`` tokens."""
-        ids = np.asarray(tokens, dtype=np.int32)
-        whole = len(ids) // page_tokens * page_tokens
-        return cls(ids[:whole].tobytes(), 4 * page_tokens, page_tokens, len(ids))
+        """Key of a token sequence with pages of ``page_tokens`` tokens.
+
+        Raises:
+            KdalabError: pages below one token; an id that is no whole number of 31 bits.
+        """
+        if page_tokens < 1:
+            raise KdalabError(f"pages of {page_tokens} tokens; a page holds at least 1")
+        n = len(tokens)
+        whole = tokens[: n // page_tokens * page_tokens]
+        try:
+            if isinstance(whole, np.ndarray):
+                data = _as_int32(whole).tobytes()
+            else:
+                data = array("i", whole).tobytes()
+        except (TypeError, OverflowError) as error:
+            raise KdalabError(f"token ids are whole numbers below 2**31: {error}") from None
+        return cls(data, 4 * page_tokens, page_tokens, n)
 
     @classmethod
     def from_blocks(cls, blocks: Sequence[int], block_tokens: int, n_tokens: int) -> PrefixKey:
@@ -56,6 +70,14 @@ class PrefixKey:
         """The bytes of page ``index``."""
         start = index * self.page_bytes
         return self.data[start : start + self.page_bytes]
+
+
+def _as_int32(ids: np.ndarray) -> np.ndarray:
+    if ids.dtype.kind not in "iu" or ids.ndim != 1:
+        raise TypeError(f"an array of {ids.dtype} with {ids.ndim} axes is not a list of ids")
+    if ids.dtype.itemsize > 4 and ids.size and (ids.max() >= 2**31 or ids.min() < -(2**31)):
+        raise OverflowError("an id is too large")
+    return ids.astype(np.int32, copy=False)
 
 
 def common_pages(a: bytes, b: bytes, page_bytes: int) -> int:

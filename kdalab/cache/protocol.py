@@ -45,16 +45,38 @@ class Revived(NamedTuple):
     state: int
 
 
+class Refilled(NamedTuple):
+    """A node whose latent KV was on the host only has pages on the device again: brought back,
+    or computed anew by a request that passed through."""
+
+    node: int
+    pages: tuple[int, ...]
+
+
+class BackedUp(NamedTuple):
+    """A node got copies on the host: of its pages, of its state, or of both."""
+
+    node: int
+    pages: tuple[int, ...]
+    state: int | None
+
+
 class Dropped(NamedTuple):
-    """A node lost its state (``removed`` False: a tombstone stays) or went as a whole."""
+    """A node lost something, or went as a whole (``removed``).
+
+    Without ``removed`` and without pages a tombstone stays; with pages, the node lives on from
+    its host copy. The ``host_`` fields are what it lost there.
+    """
 
     node: int
     state: int | None
     pages: tuple[int, ...]
     removed: bool
+    host_pages: tuple[int, ...] = ()
+    host_state: int | None = None
 
 
-Change = Split | Added | Revived
+Change = Split | Added | Revived | Refilled | BackedUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +85,11 @@ class Lookup:
 
     Lengths are in tokens. ``token_match`` is how far the text is known; ``restore`` is the
     largest boundary at which every kind of state is available and which leaves at least one
-    token to compute. ``branching`` is a boundary worth a checkpoint because a second prompt has
-    now been seen to share it (None if there is none beyond ``restore``).
+    token to compute. ``branching`` is the hint "produce a state here": a boundary worth a
+    checkpoint because a second prompt has now been seen to share it (None if there is none
+    beyond the deepest checkpoint). ``reach`` counts what is on the device; ``host_restore`` is
+    the restore point once copies on the host are brought back (None: no further than
+    ``restore``).
     """
 
     n_tokens: int
@@ -74,6 +99,7 @@ class Lookup:
     branching: int | None
     path: tuple[int, ...]
     handle: Any = field(repr=False, compare=False, default=None)
+    host_restore: int | None = None
 
     @property
     def replay(self) -> int:
@@ -90,6 +116,8 @@ class Lookup:
         """The constraint that fixes the restore point, in a few words."""
         if self.token_match == 0:
             return "no cached prefix"
+        if self.host_restore is not None:
+            return f"the checkpoint at {self.host_restore:,} or its latent KV is on the host"
         if self.restore == self.token_match:
             return "none: every kind reaches the token match"
         state = self.reach[StateKind.KDA_RECURRENT]
@@ -110,6 +138,8 @@ class Lookup:
         ):
             at = self.reach[kind]
             lines.append(f"{name} at {at:,}" if at else f"{name}: none on the path")
+        if self.host_restore is not None:
+            lines.append(f"with what the host holds: restore {self.host_restore:,}")
         lines.append(f"binding constraint: {self.binding}")
         lines.append(
             f"restore {self.restore:,}, replay {self.replay:,}, compute {self.new:,} new tokens"
@@ -119,12 +149,12 @@ class Lookup:
         return tuple(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """A request's hold on what it reads: locks on the path to ``node``, until released.
 
     ``pages`` are the latent pages of tokens [0, boundary), in order; ``state`` is the checkpoint
-    to copy from, or None when the request starts from nothing.
+    to copy from, or None when the request starts from nothing. ``key`` is the prompt that it was
+    taken for, if known: a commit under that very key need not compare the prefix again.
     """
 
     id: int
@@ -132,6 +162,10 @@ class Lease:
     boundary: int
     pages: tuple[int, ...]
     state: Checkpoint | None
+    key: PrefixKey | None = None
+
+    def __repr__(self) -> str:
+        return f"<lease {self.id}: tokens [0, {self.boundary:,}) at node {self.node}>"
 
 
 class Committed(NamedTuple):
@@ -140,23 +174,31 @@ class Committed(NamedTuple):
     The lease moves to the new node. ``duplicate_pages`` were already known to the cache and
     stay with the caller, who frees them and reads ``lease.pages`` from now on;
     ``state_existed`` tells that the checkpoint was already there and its slot stays with the
-    caller as well.
+    caller as well. ``dropped`` are states that a cap of states a path gave up for this one; the
+    caller returns their slots.
     """
 
     lease: Lease
     duplicate_pages: tuple[int, ...]
     state_existed: bool
     changes: tuple[Change, ...]
+    dropped: tuple[Dropped, ...] = ()
 
 
 class Evicted(NamedTuple):
-    """What was given up, node by node. The caller returns the slots to their pools."""
+    """What was given up, node by node. The caller returns the slots to their pools.
+
+    ``kv_bytes`` and ``state_bytes`` are those freed on the device, often more than was asked
+    for: a leaf goes as a whole.
+    """
 
     kv_bytes: int
     state_bytes: int
     pages: tuple[int, ...]
     states: tuple[int, ...]
     dropped: tuple[Dropped, ...]
+    host_pages: tuple[int, ...] = ()
+    host_states: tuple[int, ...] = ()
 
 
 class StateCache(Protocol):
@@ -179,12 +221,17 @@ class StateCache(Protocol):
         """The state has been copied into a private slot: its checkpoint may be evicted again."""
         ...
 
+    def lock_state(self, lease: Lease) -> None:
+        """Lock the state at the lease's node again: somebody is about to read it."""
+        ...
+
     def commit(
         self, lease: Lease, key: PrefixKey, pages: Sequence[int], checkpoint: Checkpoint
     ) -> Committed:
         """Enter tokens [0, checkpoint.boundary) with their state; the lease moves there.
 
-        ``pages`` hold tokens [lease.boundary, checkpoint.boundary).
+        ``pages`` hold tokens [lease.boundary, checkpoint.boundary). ``key`` must continue the
+        lease's prefix.
         """
         ...
 
