@@ -1,17 +1,34 @@
-"""Where checkpoints are taken: small objects that the engine and the trace replay both use.
+"""Where checkpoints are taken: small objects that the caches, the engine and the replay all use.
 
 Boundaries are absolute, counted from the start of the prompt, and always on a grid that the
-kernels can stop at: a multiple of lcm(kernel chunk, page). A grid relative to the restore point
-would put the same prefix's checkpoints at different places for different requests.
+kernels can stop at (see ``grids``).
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from kdalab.cache.extends import Extends, Fork
+from kdalab.cache.grids import check_on_grid, decode_grid, deepest, grid_of, multiples
 from kdalab.errors import KdalabError
+
+__all__ = [
+    "FORMS",
+    "Branch",
+    "DecodeEvery",
+    "Every",
+    "EveryPage",
+    "Extends",
+    "Fork",
+    "Joined",
+    "Leaf",
+    "Placement",
+    "check_on_grid",
+    "grid_of",
+    "parse_placement",
+]
 
 
 class Placement(Protocol):
@@ -40,8 +57,7 @@ class Every:
         self, n_tokens: int, restore: int, branching: int | None, grid: int
     ) -> tuple[int, ...]:
         check_on_grid(self.interval, grid)
-        first = (restore // self.interval + 1) * self.interval
-        return tuple(range(first, n_tokens + 1, self.interval))
+        return multiples(self.interval, restore, n_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +70,7 @@ class EveryPage:
     def boundaries(
         self, n_tokens: int, restore: int, branching: int | None, grid: int
     ) -> tuple[int, ...]:
-        return tuple(range((restore // grid + 1) * grid, n_tokens + 1, grid))
+        return multiples(int(grid), restore, n_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,42 +87,102 @@ class Leaf:
     def boundaries(
         self, n_tokens: int, restore: int, branching: int | None, grid: int
     ) -> tuple[int, ...]:
-        wanted = {n_tokens // grid * grid}
-        if self.branch and branching is not None:
-            wanted.add(branching // grid * grid)
-        return tuple(sorted(b for b in wanted if restore < b <= n_tokens))
+        tail = deepest(grid, restore, n_tokens)
+        wanted = {tail} if tail is not None else set()
+        if self.branch:
+            wanted |= set(Branch().boundaries(n_tokens, restore, branching, grid))
+        return tuple(sorted(wanted))
 
 
-def check_on_grid(interval: int, grid: int) -> None:
-    """Refuse an interval that the kernels cannot stop at, with the arithmetic spelled out."""
-    if interval <= 0 or interval % grid:
-        below, above = interval // grid * grid, (interval // grid + 1) * grid
-        near = f"{above:,}" if below <= 0 else f"{below:,} or {above:,}"
-        raise KdalabError(
-            f"checkpoint interval {interval:,} is not a positive multiple of {grid:,} tokens "
-            f"(the lcm of kernel chunk and page); the nearest: {near}"
-        )
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A checkpoint where a second prompt has been seen to part from the first; no other."""
+
+    def __str__(self) -> str:
+        return "branch"
+
+    def boundaries(
+        self, n_tokens: int, restore: int, branching: int | None, grid: int
+    ) -> tuple[int, ...]:
+        at = deepest(grid, restore, min(branching, n_tokens)) if branching is not None else None
+        return () if at is None else (at,)
 
 
-def grid_of(chunk: int, page: int) -> int:
-    """The absolute grid of boundaries that can hold a state: lcm(kernel chunk, page), tokens."""
-    return math.lcm(chunk, page)
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Every boundary that one of ``parts`` wants."""
+
+    parts: tuple[Placement, ...]
+
+    def __str__(self) -> str:
+        return "+".join(str(p) for p in self.parts)
+
+    def boundaries(
+        self, n_tokens: int, restore: int, branching: int | None, grid: int
+    ) -> tuple[int, ...]:
+        each = (p.boundaries(n_tokens, restore, branching, grid) for p in self.parts)
+        return tuple(sorted({b for found in each for b in found}))
 
 
-FORMS = "every:N, leaf, leaf+branch, all"
+@dataclass(frozen=True, slots=True)
+class DecodeEvery:
+    """While decoding: a checkpoint whenever the length is a multiple of
+    lcm(checkpoint grid, ``interval``)."""
+
+    interval: int = 256
+
+    def __str__(self) -> str:
+        return f"decode:{self.interval}"
+
+    def boundaries(self, start: int, end: int, grid: int) -> tuple[int, ...]:
+        """Those that the tokens (start, end] pass, ascending. A step of several tokens, as after
+        a speculative verify, may pass one in its middle."""
+        return multiples(int(decode_grid(grid, self.interval)), start, end)
+
+
+FORMS = (
+    "every:N, leaf, leaf+branch, all, branch, chunk:N, branch-first, tail-first, both (the last "
+    "three also with :N), and several joined by +"
+)
+
+_PLAIN: dict[str, Placement] = {
+    "all": EveryPage(),
+    "leaf": Leaf(),
+    "branch": Branch(),
+    **{str(f): Extends(None, f) for f in Fork},
+}
+_NUMBERED: dict[str, Callable[[int], Placement]] = {
+    "every": Every,
+    "chunk": lambda n: Extends(n, Fork.END),
+    "branch-first": lambda n: Extends(n, Fork.BRANCH_FIRST),
+    "tail-first": lambda n: Extends(n, Fork.TAIL_FIRST),
+    "both": lambda n: Extends(n, Fork.BOTH),
+}
 
 
 def parse_placement(text: str) -> Placement:
-    """``every:4096`` | ``leaf`` | ``leaf+branch`` | ``all`` -> a placement."""
-    text = text.strip().lower()
-    if text == "all":
-        return EveryPage()
-    if text in ("leaf", "leaf+branch"):
-        return Leaf(branch=text.endswith("branch"))
-    name, _, number = text.partition(":")
+    """A placement from its text form: ``every:4096``, ``leaf+branch``, ``tail-first:8192``, ...
+
+    Raises:
+        KdalabError: an unknown form; lists the known ones.
+    """
+    words = text.strip().lower()
+    if words == "leaf+branch":
+        return Leaf(branch=True)
+    parts = [_part(word) for word in words.split("+")] if len(words) < 200 else [None]
+    if None in parts:
+        shown = words if len(words) <= 40 else words[:37] + "..."
+        raise KdalabError(f"unknown checkpoint placement {shown!r}; allowed: {FORMS} (N in tokens)")
+    known = tuple(p for p in parts if p is not None)
+    return known[0] if len(known) == 1 else Joined(known)
+
+
+def _part(word: str) -> Placement | None:
+    if word in _PLAIN:
+        return _PLAIN[word]
+    name, _, number = word.partition(":")
     digits = number.replace(",", "").replace("_", "")
     # isdecimal, not isdigit, and no more digits than a length in tokens can have
-    if name == "every" and digits.isdecimal() and len(digits) < 16 and int(digits) > 0:
-        return Every(int(digits))
-    shown = text if len(text) <= 40 else text[:37] + "..."
-    raise KdalabError(f"unknown checkpoint placement {shown!r}; allowed: {FORMS} (N in tokens)")
+    if name in _NUMBERED and digits.isdecimal() and len(digits) < 16 and int(digits) > 0:
+        return _NUMBERED[name](int(digits))
+    return None

@@ -154,8 +154,8 @@ def test_a_bad_request_is_refused_and_takes_nothing(
     [
         ({"n_active": 0}, "n_active = 0"),
         ({"chunk_tokens": 63}, "one cell of 64"),
-        ({"placement": "every:100"}, "interval 100 is not a positive multiple of 64"),
-        ({"page_tokens": 48}, "interval 64 is not a positive multiple of 192"),
+        ({"placement": "every:100"}, r"interval 100 is not a multiple of lcm\(64, 16\) = 64"),
+        ({"page_tokens": 48}, r"interval 64 is not a multiple of lcm\(64, 48\) = 192"),
     ],
 )
 def test_a_config_that_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -41,7 +41,7 @@ def test_a_prompt_outside_the_limits_is_refused(text, tokens, says):
 
 
 def test_a_spacing_off_the_grid_is_refused():
-    with pytest.raises(KdalabError, match="multiple of 64"):
+    with pytest.raises(KdalabError, match=r"multiple of lcm\(64, 16\) = 64"):
         scenario("fan-out").changed(spacing=100)
 
 
