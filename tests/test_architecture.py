@@ -27,12 +27,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "memory": {"spec"},
     "model": {"spec", "kdalab_kernels"},
     "engine": {"spec", "cache", "memory", "model"},
+    "recall": {"model"},
     "viz": {"spec", "cache", "memory", "engine"},
     "lessons": {"spec", "cache", "memory", "model", "engine"},
     "lab": {"spec", "cache", "memory"},
     "bench": {"spec", "kdalab_kernels"},
     "verify": {"spec", "cache", "model", "engine", "kdalab_kernels"},
-    "cli": {"spec", "cache", "memory", "engine", "viz", "lessons", "lab", "bench", "verify"},
+    "cli": {
+        "spec",
+        "cache",
+        "memory",
+        "engine",
+        "viz",
+        "lessons",
+        "lab",
+        "bench",
+        "verify",
+        "recall",
+    },
 }
 
 # What people open stays thin: of these rooms it may use the public names, not the files inside.
@@ -41,7 +53,17 @@ PUBLIC_ONLY = {"cache", "memory", "model"}
 
 # Heavy or optional libraries -> the only rooms that may name them.
 ONLY_IN: dict[str, set[str]] = {
-    "torch": {"kdalab_kernels", "memory", "model", "engine", "lessons", "verify", "bench", "base"},
+    "torch": {
+        "kdalab_kernels",
+        "memory",
+        "model",
+        "engine",
+        "recall",
+        "lessons",
+        "verify",
+        "bench",
+        "base",
+    },
     "triton": {"kdalab_kernels", "bench"},
     "fla": {"bench"},
     "transformers": {"verify"},
