@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cache": {"spec"},
     "memory": {"spec"},
     "model": {"spec", "kdalab_kernels"},
-    "engine": {"spec", "cache", "memory", "model"},
+    "engine": {"spec", "cache", "memory", "model", "kdalab_kernels"},
     "recall": {"model"},
     "viz": {"spec", "cache", "memory", "engine"},
     "lessons": {"spec", "cache", "memory", "model", "engine"},

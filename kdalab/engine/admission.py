@@ -1,4 +1,4 @@
-"""From the queue to a slot: look up, lock the hit, make room, copy the checkpoint."""
+"""From the queue to a slot: look up, lock the hit, make room, say what the state begins with."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
-from kdalab.cache import Bytes, Lease, Lookup
+from kdalab.cache import Lease, Lookup, PrefixKey
 from kdalab.engine import events as ev
-from kdalab.engine.request import Phase, Request
+from kdalab.engine import room
+from kdalab.engine.request import Phase, Request, Start
 from kdalab.errors import KdalabError
 from kdalab.memory import CACHE
 
@@ -54,7 +53,7 @@ def check_request(engine: Engine, tokens: tuple[int, ...], max_new_tokens: int, 
         raise KdalabError(f"a request named {name!r} exists already; choose another name")
     if not name or name == CACHE:
         raise KdalabError(f"a request cannot be named {name!r}")
-    pages, limit = pages_needed(engine, len(tokens), max_new_tokens), engine.config.n_pages
+    pages, limit = pages_needed(engine, len(tokens), max_new_tokens), engine.page_limit
     if pages > limit:
         raise KdalabError(
             f"the prompt of {len(tokens):,} tokens and {max_new_tokens:,} new ones need "
@@ -65,43 +64,59 @@ def check_request(engine: Engine, tokens: tuple[int, ...], max_new_tokens: int, 
 
 def admit_waiting(engine: Engine) -> None:
     """Admit from the head of the queue while there is room; first come, first served."""
-    while engine.waiting and engine.active.slots.n_free:
+    while engine.waiting and len(engine.running) < engine.config.running_limit:
         if not _admit(engine, engine.waiting[0]):
             return
         engine.waiting.popleft()
 
 
 def _admit(engine: Engine, request: Request) -> bool:
-    lookup = engine.cache.lookup(request.key) if engine.config.reuse else None
+    config, name = engine.config, request.name
+    key = request.key
+    if request.generated:  # resumed after a retraction: what it had generated is known text too
+        key = PrefixKey.from_tokens(request.known, config.page_tokens)
+    lookup = engine.cache.lookup(key) if config.reuse else None
     # Lock the hit before making room, or the eviction could take what was just found.
     lease = engine.cache.acquire(lookup) if lookup is not None else None
     shared = lease.pages if lease is not None else ()
-    wanted = pages_needed(engine, request.n_tokens, request.max_new_tokens) - len(shared)
-    short = wanted - engine.latents.slots.n_free
-    if short > engine.cache.evictable_pages:
-        if lease is not None:
-            engine.give_back(engine.cache.release(lease), request.name, "no reader left")
+    wanted = _pages_at_start(engine, request) - len(shared)
+    if not room.fits(engine, wanted, room.states_to_admit(engine)):
+        _let_go(engine, request, lease)
         return False
+    request.lookup = lookup
     if lookup is not None:
         _say_match(engine, request, lookup)
-    if short > 0:
-        room = engine.cache.evict(Bytes(kv=short * engine.latents.page_bytes))
-        engine.give_back(room, request.name, f"latent pages for {request.name}")
-    own = engine.latents.slots.allocate(request.name, wanted)
-    slot = engine.active.allocate(request.name)
-    request.lookup, request.lease, request.active_slot = lookup, lease, slot
+    if not room.make(engine, wanted, config.held_slots, name, f"latent pages for {name}"):
+        _let_go(engine, request, lease)
+        return False
+    own = engine.latents.slots.allocate(name, wanted)
+    slot, *spares = engine.active.slots.allocate(name, config.held_slots)
+    request.lease, request.active_slot, request.spare_slots = lease, slot, spares
     request.pages = [*shared, *own]
     request.computed = lease.boundary if lease is not None else 0
-    request.phase = Phase.PREFILL
+    request.phase = Phase.PREFILL if request.computed < request.n_tokens else Phase.DECODE
     engine.running.append(request)
     node = lease.node if lease is not None else 0
-    engine.emit(ev.Admitted(request.name, slot, node, request.computed, tuple(shared), own))
-    _start_state(engine, request, lease)
+    at = request.computed
+    engine.emit(ev.Admitted(name, slot, node, at, tuple(shared), own, tuple(spares)))
+    _begin(engine, request, lease)
     if lookup is not None:
-        request.boundaries = engine.config.placement.boundaries(
-            request.n_tokens, lookup.restore, lookup.branching, engine.config.grid
+        request.boundaries = config.placement.boundaries(
+            request.n_tokens, lookup.restore, lookup.branching, config.grid
         )
     return True
+
+
+def _pages_at_start(engine: Engine, request: Request) -> int:
+    """Pages of the whole request, or without ``reserve_output`` of its known tokens."""
+    if engine.config.reserve_output:
+        return pages_needed(engine, request.n_tokens, request.max_new_tokens)
+    return -(-request.n_known // engine.config.page_tokens)
+
+
+def _let_go(engine: Engine, request: Request, lease: Lease | None) -> None:
+    if lease is not None:
+        engine.give_back(engine.cache.release(lease), request.name, "no reader left")
 
 
 def _say_match(engine: Engine, request: Request, lookup: Lookup) -> None:
@@ -125,26 +140,19 @@ def _say_match(engine: Engine, request: Request, lookup: Lookup) -> None:
         engine.emit(ev.FellBack(request.name, lookup.token_match, lookup.restore, lookup.binding))
 
 
-def _start_state(engine: Engine, request: Request, lease: Lease | None) -> None:
-    """Give the request its private state: a copy of the checkpoint, or zeros."""
+def _begin(engine: Engine, request: Request, lease: Lease | None) -> None:
+    """Say what the private state will begin with; the bytes move with the first forward."""
     name, slot = request.name, request.active_slot
     if lease is None or lease.state is None:
-        engine.active.clear(slot, name)
+        request.start = Start.CLEAR
         engine.emit(ev.Cleared(name, slot))
-        return
-    engine.checkpoints.load(lease.state, engine.active, slot, name)
-    engine.emit(
-        ev.CopiedOnWrite(
-            name, lease.state.slot, slot, lease.boundary, engine.checkpoints.slot_bytes
-        )
-    )
-    engine.cache.unlock_state(lease)
-    faults = engine.config.faults
-    if faults.drop_conv:
-        recurrent, conv = engine.active.read(slot)
-        engine.active.write(slot, recurrent, torch.zeros_like(conv), name)
-        engine.emit(
-            ev.FaultInjected(name, "drop_conv", "the conv state is left behind at the restore.")
-        )
-    if faults.skip_replay and request.token_match > lease.boundary:
-        request.stale_state = engine.active.read(slot)
+    else:
+        request.start = Start.COPY
+        size = engine.checkpoints.slot_bytes
+        engine.emit(ev.CopiedOnWrite(name, lease.state.slot, slot, lease.boundary, size))
+        if engine.config.faults.drop_conv:
+            what = "the conv state is left behind at the restore."
+            engine.emit(ev.FaultInjected(name, "drop_conv", what))
+    if engine.config.faults.quantise_in_recurrence:
+        what = "the recurrent state is rounded to INT8 after every step, not once a snapshot."
+        engine.emit(ev.FaultInjected(name, "quantise_in_recurrence", what))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
+from kdalab.engine.request import Start
 from kdalab.errors import InvariantError
 from kdalab.memory import CACHE
 
 if TYPE_CHECKING:
     from kdalab.engine.core import Engine
+    from kdalab.engine.request import Request
 
 
 def _require(holds: bool, rule: str, detail: object = "") -> None:
@@ -21,6 +21,8 @@ def _require(holds: bool, rule: str, detail: object = "") -> None:
 def check(engine: Engine) -> None:
     """Raise ``InvariantError`` with the first broken rule named."""
     engine.cache.check()
+    if engine.buffer is not None:
+        engine.buffer.check()
     engine.active.slots.check()
     engine.latents.slots.check()
     engine.checkpoints.check()
@@ -33,19 +35,24 @@ def check(engine: Engine) -> None:
 def _check_owners(engine: Engine) -> None:
     running = {r.name: r for r in engine.running}
     for slot, owner in enumerate(engine.active.slots.owners()):
+        if owner == CACHE and engine.config.shares_states:
+            continue
         if owner is not None:
             _require(owner in running, "an active slot belongs to a running request", owner)
-            _require(running[owner].active_slot == slot, "one active slot a request", owner)
+            _require(slot in running[owner].slots, "a request knows every slot it owns", owner)
     for r in engine.requests.values():
         _require(r.is_running == (r.name in running), "running requests are in the batch", r.name)
         if not r.is_running:
             _require(
-                r.active_slot == -1 and not r.pages and r.lease is None,
+                not r.slots and r.source_slot == -1 and not r.pages and r.lease is None,
                 "a request that does not run holds nothing",
                 r.name,
             )
             continue
-        _require(engine.active.slots.owner(r.active_slot) == r.name, "its slot is its own", r.name)
+        _require(len(set(r.slots)) == len(r.slots), "a slot has one use", r.name)
+        for slot in r.slots:
+            _require(engine.active.slots.owner(slot) == r.name, "its slot is its own", r.name)
+        _check_source(engine, r)
         shared, own = r.pages[: r.n_shared], r.pages[r.n_shared :]
         lease_pages = list(r.lease.pages) if r.lease is not None else []
         _require(shared == lease_pages, "shared pages are those of the lease", r.name)
@@ -68,6 +75,20 @@ def _check_owners(engine: Engine) -> None:
     )
 
 
+def _check_source(engine: Engine, r: Request) -> None:
+    """What the next forward reads cannot be taken away or changed before it does."""
+    if r.source_slot >= 0 and r.source_slot != r.kept_slot:
+        state = r.leased_checkpoint
+        _require(state is not None and state.slot == r.source_slot, "it reads its lease", r.name)
+        _require(_is_locked(engine, r), "a state that is about to be read is locked", r.name)
+    if r.start is Start.COPY:
+        _require(_is_locked(engine, r), "a deferred copy keeps its checkpoint locked", r.name)
+
+
+def _is_locked(engine: Engine, r: Request) -> bool:
+    return r.lease is not None and engine.cache.nodes[r.lease.node].state_lock > 0
+
+
 def _check_states(engine: Engine) -> None:
     slots = []
     for node in engine.cache.nodes.values():
@@ -83,16 +104,12 @@ def _check_states(engine: Engine) -> None:
 
 
 def _check_poison(engine: Engine) -> None:
-    for name, pool, tensors in (
-        ("active states", engine.active, (engine.active.recurrent, engine.active.conv)),
-        (
-            "checkpoints",
-            engine.checkpoints,
-            (engine.checkpoints.recurrent, engine.checkpoints.conv),
-        ),
-        ("latent pages", engine.latents, (engine.latents.data,)),
+    if engine.buffer is not None:
+        return  # the buffer has answered for all of its bytes
+    for name, pool in (
+        ("active states", engine.active),
+        ("checkpoints", engine.checkpoints),
+        ("latent pages", engine.latents),
     ):
-        free = [i for i, owner in enumerate(pool.slots.owners()) if owner is None]
-        for tensor in tensors:
-            clean = bool(torch.isnan(tensor[torch.tensor(free, dtype=torch.long)]).all())
-            _require(clean, "free memory stays poisoned: nobody writes where nobody owns", name)
+        clean = pool.free_is_poisoned()
+        _require(clean, "free memory stays poisoned: nobody writes where nobody owns", name)

@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kdalab.cache.placement import FORMS, Every, Placement, check_on_grid, grid_of
+from kdalab.engine.drafters import Drafter, PromptLookup
 from kdalab.engine.faults import Faults
+from kdalab.engine.strategy import Strategy, held_slots, parse_strategy, slots_per_request
 from kdalab.errors import KdalabError
 
 CELL = 64
 """Tokens of one prefill cell: the kernel's chunk, and the absolute grid of restored prefill."""
+
+CHECKPOINT_DTYPES = ("native", "int8")
+MEMORIES = ("split", "unified")
+
+_AT_LEAST_ONE = ("page_tokens", "n_pages", "n_active", "n_checkpoints", "chunk_tokens")
+_OPTIONAL = ("max_running", "memory_bytes", "checkpoint_limit", "decode_interval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,24 @@ class EngineConfig:
     to the cell. ``poison`` fills freed memory with NaN. ``keep_logits`` keeps every token's
     logits on the request, for comparison. ``check_every_step`` runs ``engine.check()`` after
     each step.
+
+    States: ``strategy`` says how a state becomes a checkpoint (see ``engine.strategy``), and
+    ``overlap`` whether a request keeps the second spare that overlapped steps need. With
+    ``copy`` the ``n_active`` private slots and the ``n_checkpoints`` shared ones are two pools;
+    when slots are donated, or memory is unified, they are one pool of both together.
+    ``max_running`` requests run at once (by default ``n_active``). ``checkpoint_dtype`` "int8"
+    quantises checkpoints, in a pool of their own of at most ``checkpoint_limit`` bytes.
+    ``decode_interval`` also takes checkpoints at its multiples while decoding (tokens; None:
+    not at all); what was generated then enters the cache up to the last of them.
+
+    Memory: "split" sizes pages and states apart; "unified" lets them share ``memory_bytes``
+    from both ends (by default the bytes of the split pools), with ``lazy_compaction`` moving at
+    most ``compact_moves`` slots a step. ``reserve_output`` takes all pages of a request at
+    admission; without it pages are taken as tokens are generated, and the request that came
+    last is retracted when none can be freed.
+
+    Speculation: ``draft_tokens`` are proposed by ``drafter`` and verified in one step (0: off).
+    ``backend`` is asked of the kernels (see ``engine.dispatch``).
     """
 
     page_tokens: int = 16
@@ -33,12 +59,30 @@ class EngineConfig:
     keep_logits: bool = False
     check_every_step: bool = False
     faults: Faults = field(default_factory=Faults)
+    strategy: str = Strategy.COPY
+    overlap: bool = True
+    max_running: int | None = None
+    checkpoint_dtype: str = "native"
+    checkpoint_limit: int | None = None
+    decode_interval: int | None = None
+    reserve_output: bool = True
+    memory: str = "split"
+    memory_bytes: int | None = None
+    lazy_compaction: bool = False
+    compact_moves: int = 8
+    draft_tokens: int = 0
+    drafter: Drafter = field(default_factory=PromptLookup)
+    backend: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("page_tokens", "n_pages", "n_active", "n_checkpoints", "chunk_tokens"):
-            value = getattr(self, name)
-            if type(value) is not int or value <= 0:
-                raise KdalabError(f"{name} = {value!r}; it must be a whole number of at least 1")
+        for name in _AT_LEAST_ONE:
+            _whole(name, getattr(self, name))
+        for name in _OPTIONAL:
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name))
+        if type(self.draft_tokens) is not int or self.draft_tokens < 0:
+            raise KdalabError(f"draft_tokens = {self.draft_tokens!r}; it must be 0 or more")
+        _whole("compact_moves", self.compact_moves)
         if self.chunk_tokens < CELL:
             raise KdalabError(
                 f"chunk_tokens = {self.chunk_tokens}; a step must hold one cell of {CELL} tokens"
@@ -47,8 +91,72 @@ class EngineConfig:
             raise KdalabError(f"placement = {self.placement!r}; use parse_placement({FORMS!r})")
         if isinstance(self.placement, Every):
             check_on_grid(self.placement.interval, self.grid)
+        if self.decode_interval is not None and self.decode_interval % self.grid:
+            raise KdalabError(
+                f"decode_interval: interval {self.decode_interval:,} is not a multiple of "
+                f"lcm({CELL}, {self.page_tokens}) = {self.grid:,}"
+            )
+        _one_of("checkpoint_dtype", self.checkpoint_dtype, CHECKPOINT_DTYPES)
+        _one_of("memory", self.memory, MEMORIES)
+        if not hasattr(self.drafter, "propose"):
+            raise KdalabError(f"drafter = {self.drafter!r}; it needs propose(tokens, n)")
+        if self.memory == "unified" and self.int8:
+            raise KdalabError(
+                "memory = 'unified' holds states in the active dtype; an INT8 pool stands beside "
+                "it. Use memory = 'split' with checkpoint_dtype = 'int8'"
+            )
+        self._check_slots()
+
+    def _check_slots(self) -> None:
+        how, held = self.how, self.held_slots
+        if self.shares_states and self.memory == "split":
+            least, total = slots_per_request(how, self.overlap), self.n_active + self.n_checkpoints
+            if total < least:
+                raise KdalabError(
+                    f"{self.n_active} + {self.n_checkpoints} = {total} state slots; one request "
+                    f"under {how} needs {held} of its own + 1 locked + 1 in flight = {least}"
+                )
+        elif self.int8 and self.n_active < held:
+            raise KdalabError(
+                f"n_active = {self.n_active}; one request under {how} owns {held} active slots"
+            )
 
     @property
     def grid(self) -> int:
         """Boundaries that can hold a checkpoint are multiples of this: lcm(cell, page)."""
         return grid_of(CELL, self.page_tokens)
+
+    @property
+    def how(self) -> Strategy:
+        """``strategy``, checked."""
+        return parse_strategy(self.strategy)
+
+    @property
+    def int8(self) -> bool:
+        """Checkpoints are quantised."""
+        return self.checkpoint_dtype == "int8"
+
+    @property
+    def shares_states(self) -> bool:
+        """Active states and checkpoints are slots of one pool."""
+        return self.memory == "unified" or (self.how.donates and not self.int8)
+
+    @property
+    def held_slots(self) -> int:
+        """Slots that a running request owns."""
+        return held_slots(self.how, self.overlap)
+
+    @property
+    def running_limit(self) -> int:
+        """Requests that may run at once."""
+        return self.max_running if self.max_running is not None else self.n_active
+
+
+def _whole(name: str, value: object) -> None:
+    if type(value) is not int or value <= 0:
+        raise KdalabError(f"{name} = {value!r}; it must be a whole number of at least 1")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise KdalabError(f"{name} = {value!r}; use one of {', '.join(allowed)}")

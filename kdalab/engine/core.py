@@ -4,30 +4,42 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from kdalab.cache import PrefixKey, RadixStateCache
-from kdalab.engine import admission, checks, decode, prefill
+from kdalab.cache import Evicted, PrefixKey, RadixStateCache
+from kdalab.engine import admission, checkpointing, checks, copies, decode, prefill
 from kdalab.engine import events as ev
 from kdalab.engine.config import EngineConfig
+from kdalab.engine.pools import build_pools
 from kdalab.engine.request import Phase, Request
+from kdalab.engine.strategy import slots_per_request
 from kdalab.engine.view import NodeView, RequestView, View
 from kdalab.errors import KdalabError
-from kdalab.memory import CACHE, ActivePool, CheckpointPool, LatentPool
+from kdalab.memory import CACHE
 
 if TYPE_CHECKING:
-    from kdalab.cache import Evicted
     from kdalab.model import HybridModel
+
+NOTHING = Evicted(0, 0, (), (), ())
+
+
+class _Held(NamedTuple):
+    """What a request gave back when it stopped running."""
+
+    active: int
+    slots: tuple[int, ...]
+    pages: tuple[int, ...]
+    released: Evicted
 
 
 class Engine:
     """Runs requests through a hybrid model, sharing what their prompts have in common.
 
     Everything that happens is one event in ``events``. Pools, cache and requests change only in
-    here (and in the four modules that this class hands itself to: admission, prefill, decode,
-    checks).
+    here (and in the modules that this class hands itself to: admission, room, copies, prefill,
+    decode, checkpointing, checks).
 
     Args:
         model: takes states in and gives states out; keeps none.
@@ -37,22 +49,10 @@ class Engine:
     def __init__(self, model: HybridModel, config: EngineConfig | None = None) -> None:
         self.model = model
         self.config = config = config or EngineConfig()
-        self.active = ActivePool(
-            config.n_active, model.recurrent_shape, model.conv_shape, model.dtype
-        )
-        self.checkpoints = CheckpointPool(
-            config.n_checkpoints, model.recurrent_shape, model.conv_shape, model.dtype
-        )
-        self.latents = LatentPool(
-            config.n_pages, model.n_mla_layers, config.page_tokens, model.latent_dim, model.dtype
-        )
-        if not config.poison:
-            self.active.fill, self.checkpoints.fill, self.latents.fill = None, None, None
+        pools = build_pools(model, config)
+        self.buffer, self.active, self.checkpoints, self.latents = pools
         self.cache = RadixStateCache(
-            config.page_tokens,
-            config.grid,
-            self.latents.page_bytes,
-            self.checkpoints.slot_bytes,
+            config.page_tokens, config.grid, pools.page_bytes, pools.checkpoint_bytes
         )
         self.events: list[ev.Event] = []
         self.requests: dict[str, Request] = {}
@@ -103,6 +103,9 @@ class Engine:
             admission.admit_waiting(self)
             prefill.run_chunk(self)
             decode.run_batch(self, decoding)
+            if self.buffer is not None and self.config.lazy_compaction:
+                self.buffer.compact(self.config.compact_moves)
+        self.say_moves()
         if self.config.check_every_step:
             self.check()
         return self.events[first:]
@@ -143,6 +146,12 @@ class Engine:
         """Append to the log."""
         self.events.append(event)
 
+    def say_moves(self) -> None:
+        """One event for every slot that the unified buffer has moved since the last time."""
+        if self.buffer is not None:
+            for move in self.buffer.drain_moves():
+                self.emit(ev.Moved("", *move))
+
     def give_back(self, evicted: Evicted, request: str, reason: str) -> None:
         """Return evicted pages and checkpoints to their pools, and say so."""
         if not evicted.dropped:
@@ -154,31 +163,66 @@ class Engine:
         )
 
     def finish(self, request: Request, reason: str) -> None:
-        """Release locks, private pages and the active slot of a running request."""
+        """End a running request; the last state that it kept goes to the cache."""
+        if not reason.startswith("failed"):
+            checkpointing.at_end(self, request)
+        held = self._release(request)
+        request.phase, request.finish_reason = Phase.FINISHED, reason
+        n = len(request.generated)
+        self.emit(ev.Finished(request.name, reason, held.active, held.pages, n, held.slots))
+        self.give_back(held.released, request.name, "its last reader has left")
+
+    def retract(self, request: Request, reason: str) -> None:
+        """Stop a running request and put it first in the queue; it goes on from the cache."""
+        checkpointing.at_end(self, request)
+        held = self._release(request)
+        request.phase, request.lookup, request.computed = Phase.WAITING, None, 0
+        request.boundaries = ()
+        request.logits.clear()
+        self.waiting.appendleft(request)
+        n = len(request.generated)
+        self.emit(ev.Retracted(request.name, reason, held.active, held.pages, n, held.slots))
+        self.give_back(held.released, request.name, "its last reader has left")
+
+    def _release(self, request: Request) -> _Held:
+        """Give back locks, private pages and slots, and forget every reference to them."""
         own = tuple(request.pages[request.n_shared :])
         self.latents.free(own, request.name)
-        slot = request.active_slot
-        self.active.free(slot, request.name)
-        released = self.cache.release(request.lease) if request.lease is not None else None
-        request.lease, request.active_slot, request.pages = None, -1, []
-        request.phase, request.finish_reason = Phase.FINISHED, reason
-        request.stale_state = None
+        slots = request.slots
+        for slot in slots:
+            self.active.free(slot, request.name)
+        released = NOTHING
+        if request.lease is not None:
+            released = self.cache.release(request.lease)
+        request.lease, request.pages, request.start = None, [], None
+        request.active_slot, request.source_slot, request.kept_slot = -1, -1, -1
+        request.spare_slots, request.kept_boundary, request.stale_state = [], 0, None
         self.running.remove(request)
-        self.emit(ev.Finished(request.name, reason, slot, own, len(request.generated)))
-        if released is not None:
-            self.give_back(released, request.name, "its last reader has left")
+        return _Held(slots[0], slots[1:], own, released)
+
+    def settle(self, name: str) -> None:
+        """Make a request's deferred copy now; otherwise its first forward does."""
+        copies.settle(self, self.requests[name])
+
+    @property
+    def page_limit(self) -> int:
+        """Latent pages that one request can ever have."""
+        if self.buffer is None:
+            return self.config.n_pages
+        need = slots_per_request(self.config.how, self.config.overlap)
+        return self.buffer.most_pages(need)
 
     # -- the live view -----------------------------------------------------------------------
 
     def empty_view(self) -> View:
         """The view before the first event; fold the log from here."""
-        c = self.config
-        return View.empty(c.n_active, c.n_checkpoints, c.n_pages)
+        return View.empty(self.active.slots.n, self.checkpoints.slots.n, self.latents.slots.n)
 
     def view(self) -> View:
         """The same view as ``fold(engine.events, engine.empty_view())``, from the live objects."""
         view = self.empty_view()
-        view.active = list(self.active.slots.owners())
+        owners = self.active.slots.owners()
+        view.active = [None if who == CACHE else who for who in owners]
         view.pages = list(self.latents.slots.owners())
         for node in self.cache.nodes.values():
             if node.parent is None:
@@ -202,6 +246,8 @@ class Engine:
                 tuple(r.pages),
                 r.n_shared,
                 tuple(r.generated),
+                tuple(r.spare_slots),
+                r.kept_slot,
             )
         return view
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kdalab.engine import checkpointing, copies, room
 from kdalab.engine import events as ev
 from kdalab.engine.request import Phase, Request
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 def run_batch(engine: Engine, requests: list[Request]) -> None:
     """Decode one token for each request that was decoding before this step and still is."""
+    for request in requests:
+        _take_pages(engine, request, 1)
     live = [r for r in requests if r.phase is Phase.DECODE]
     rows = engine.model.decode_rows
     for first in range(0, len(live), rows):
@@ -22,23 +25,35 @@ def run_batch(engine: Engine, requests: list[Request]) -> None:
 
 
 def _run_rows(engine: Engine, requests: list[Request]) -> None:
-    states = [engine.active.read(r.active_slot) for r in requests]
+    states = [copies.read_state(engine, r) for r in requests]
     out = engine.model.decode(
-        torch.tensor([r.generated[-1] for r in requests]),
+        torch.tensor([r.token_at(r.computed) for r in requests]),
         [r.computed for r in requests],
         torch.stack([recurrent for recurrent, _ in states]),
         torch.stack([conv for _, conv in states]),
         [engine.latents.gather(r.pages, r.computed) for r in requests],
     )
     for row, request in enumerate(requests):
-        engine.active.write(request.active_slot, out.recurrent[row], out.conv[row], request.name)
-        engine.latents.write(
-            request.pages, request.computed, out.latent[row].unsqueeze(1), request.name
-        )
-        request.computed += 1
-        if engine.config.keep_logits:
-            request.logits.append(out.logits[row])
-        take_token(engine, request, out.logits[row])
+        copies.write_state(engine, request, out.recurrent[row], out.conv[row])
+        advance(engine, request, out.latent[row], out.logits[row])
+
+
+def advance(engine: Engine, request: Request, latent: torch.Tensor, logits: torch.Tensor) -> None:
+    """The state has seen one token more: its latents, a boundary if it is one, the next token.
+
+    Args:
+        latent: [MLA layer, latent|rope] of the token.
+        logits: [vocab] after it.
+    """
+    engine.latents.write(request.pages, request.computed, latent.unsqueeze(1), request.name)
+    request.computed += 1
+    checkpointing.in_decode(engine, request)
+    if engine.config.keep_logits:
+        request.logits.append(logits)
+    if request.computed < request.n_known:  # resumed: this token was chosen before
+        engine.emit(ev.Replayed(request.name, request.computed - 1, request.computed))
+    else:
+        take_token(engine, request, logits)
 
 
 def take_token(engine: Engine, request: Request, logits: torch.Tensor) -> None:
@@ -53,3 +68,17 @@ def take_token(engine: Engine, request: Request, logits: torch.Tensor) -> None:
         engine.finish(request, "stop token")
     elif len(request.generated) >= request.max_new_tokens:
         engine.finish(request, "length")
+
+
+def _take_pages(engine: Engine, request: Request, tokens: int) -> None:
+    """See that the page table covers ``tokens`` more; retract the latest until it does."""
+    while request.phase is Phase.DECODE:
+        short = -(-(request.computed + tokens) // engine.config.page_tokens) - len(request.pages)
+        if short <= 0:
+            return
+        if room.make(engine, short, 0, request.name, f"latent pages for {request.name}"):
+            pages = engine.latents.slots.allocate(request.name, short)
+            request.pages.extend(pages)
+            engine.emit(ev.PagesTaken(request.name, pages))
+            return
+        engine.retract(engine.running[-1], f"latent pages for {request.name}")

@@ -95,17 +95,22 @@ class Admitted(Event):
     restore: int
     shared_pages: tuple[int, ...]
     private_pages: tuple[int, ...]
+    spare_slots: tuple[int, ...] = ()
 
     def sentence(self) -> str:
+        spare = f" and {len(self.spare_slots)} spare" if self.spare_slots else ""
         return (
-            f"{self.request} gets active slot {self.active_slot}, reads "
+            f"{self.request} gets active slot {self.active_slot}{spare}, reads "
             f"{len(self.shared_pages)} shared latent pages and owns {len(self.private_pages)}."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedOnWrite(Event):
-    """A shared checkpoint was copied into the request's private slot."""
+    """A shared checkpoint is copied into the request's private slot.
+
+    The copy is made with the request's first forward; the checkpoint stays locked until then.
+    """
 
     checkpoint_slot: int
     active_slot: int
@@ -168,13 +173,63 @@ class Snapshotted(Event):
     checkpoint_slot: int
     boundary: int
     bytes: int
+    error: float = 0.0  # largest |difference| that quantising made; 0 for a plain copy
+
+    tone: ClassVar[str] = "snapshot"
+
+    def sentence(self) -> str:
+        text = (
+            f"{self.request}'s state after {self.boundary:,} tokens is frozen into checkpoint "
+            f"slot {self.checkpoint_slot}"
+        )
+        return f"{text}, off by at most {self.error:.1e}." if self.error else f"{text}."
+
+
+@dataclass(frozen=True, slots=True)
+class Donated(Event):
+    """A slot became a checkpoint where it is: no copy. The request goes on in ``active_slot``."""
+
+    slot: int
+    active_slot: int
+    boundary: int
 
     tone: ClassVar[str] = "snapshot"
 
     def sentence(self) -> str:
         return (
-            f"{self.request}'s state after {self.boundary:,} tokens is frozen into checkpoint "
-            f"slot {self.checkpoint_slot}."
+            f"{self.request} gives slot {self.slot}, its state after {self.boundary:,} tokens, to "
+            "the cache; nothing is copied."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SpareTaken(Event):
+    """The request took one more slot, to go on in after the next boundary."""
+
+    slot: int
+
+    def sentence(self) -> str:
+        return f"{self.request} takes slot {self.slot} as its spare."
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked(Event):
+    """Decoding passed a boundary: the state there is kept, and ``active_slot`` is written next.
+
+    ``freed_slot`` held the state kept before and went back to the pool (-1: it became a spare).
+    """
+
+    kept_slot: int
+    active_slot: int
+    boundary: int
+    freed_slot: int
+
+    tone: ClassVar[str] = "snapshot"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.request} keeps its state after {self.boundary:,} tokens in slot "
+            f"{self.kept_slot} and goes on in slot {self.active_slot}."
         )
 
 
@@ -258,11 +313,87 @@ class Finished(Event):
     active_slot: int
     freed_pages: tuple[int, ...]
     generated: int
+    freed_slots: tuple[int, ...] = ()
 
     tone: ClassVar[str] = "finish"
 
     def sentence(self) -> str:
         return f"{self.request} ends ({self.reason}) after {self.generated} generated tokens."
+
+
+@dataclass(frozen=True, slots=True)
+class Retracted(Event):
+    """Memory ran out: the request gave back all it held and waits again, first in the queue."""
+
+    reason: str
+    active_slot: int
+    freed_pages: tuple[int, ...]
+    generated: int
+    freed_slots: tuple[int, ...] = ()
+
+    tone: ClassVar[str] = "evict"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.request} is retracted ({self.reason}) with {self.generated} generated tokens; "
+            "it will go on from the cache."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PagesTaken(Event):
+    """The request took latent pages for tokens that it is about to generate."""
+
+    pages: tuple[int, ...]
+
+    def sentence(self) -> str:
+        return f"{self.request} takes {len(self.pages)} more latent pages."
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Event):
+    """A unified buffer moved one slot into a hole; its number stays, its place changes."""
+
+    pool: str
+    slot: int
+    source: int
+    target: int
+    bytes: int
+
+    tone: ClassVar[str] = "copy"
+
+    def sentence(self) -> str:
+        return f"Slot {self.slot} of the {self.pool} moves from row {self.source} to {self.target}."
+
+
+@dataclass(frozen=True, slots=True)
+class Verified(Event):
+    """Drafted tokens were checked in one step; the first ``accepted`` of them were right."""
+
+    position: int
+    drafted: tuple[int, ...]
+    accepted: int
+
+    tone: ClassVar[str] = "compute"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.request}: {self.accepted} of {len(self.drafted)} drafted tokens after "
+            f"{self.position:,} are what the model itself would have chosen."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched(Event):
+    """From here on a phase (extend, decode, verify) runs this op on this backend."""
+
+    phase: str
+    op: str
+    backend: str
+    why: str
+
+    def sentence(self) -> str:
+        return f"Phase {self.phase} runs {self.op} on {self.backend}: {self.why}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,14 @@ class Faults:
 
     ``drop_conv``: restore the recurrent state without the conv state, as if a state were one
     tensor.
+
+    ``quantise_in_recurrence``: round the recurrent state to INT8 and back after every cell and
+    every decoded token, not once a snapshot. Each step then rounds what the last one rounded.
     """
 
     skip_replay: bool = False
     drop_conv: bool = False
+    quantise_in_recurrence: bool = False
 
     @classmethod
     def named(cls, names: list[str]) -> Faults:

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kdalab.cache import Bytes
-from kdalab.engine import decode
+from kdalab.engine import checkpointing, copies, decode
 from kdalab.engine import events as ev
 from kdalab.engine.config import CELL
 from kdalab.engine.request import Phase, Request
-from kdalab.errors import OutOfSlotsError
-from kdalab.memory import CACHE
 
 if TYPE_CHECKING:
     from kdalab.engine.core import Engine
@@ -33,6 +30,7 @@ def run_chunk(engine: Engine) -> None:
         end = min(request.n_tokens, request.computed + budget)
         budget -= -(-(end - request.computed) // CELL) * CELL
         try:
+            copies.settle(engine, request)
             while request.computed < end:
                 _run_segment(engine, request, _next_stop(request, end))
             if request.computed == request.n_tokens:
@@ -63,12 +61,12 @@ def _run_segment(engine: Engine, request: Request, end: int) -> None:
     if request.stale_state is not None and end >= _trusted(request):
         _lose_replay(engine, request)
     elif end in request.boundaries and not engine.config.faults.active:
-        _checkpoint(engine, request, end)
+        checkpointing.in_prefill(engine, request, end)
 
 
 def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
     keep = engine.config.keep_logits
-    recurrent, conv = engine.active.read(request.active_slot)
+    recurrent, conv = copies.read_state(engine, request)
     # Only a fault can leave the grid, and only then may the last bits differ.
     faulty = bool(engine.config.faults.active)
     compute = engine.model.prefill_piece if faulty else engine.model.prefill_cell
@@ -80,7 +78,7 @@ def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
         engine.latents.gather(request.pages, first),
         logits="all" if keep else ("last" if last == request.n_tokens else "none"),
     )
-    engine.active.write(request.active_slot, out.recurrent, out.conv, request.name)
+    copies.write_state(engine, request, out.recurrent, out.conv)
     engine.latents.write(request.pages, first, out.latent, request.name)
     if out.logits is not None and keep:
         request.logits.extend(out.logits)
@@ -89,54 +87,12 @@ def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
 
 
 def _first_token(engine: Engine, request: Request) -> None:
+    if request.generated:
+        return  # resumed: decoding goes on with the tokens that are known already
     if request.max_new_tokens == 0:
         engine.finish(request, "prefilled")
     else:
         decode.take_token(engine, request, request.logits[-1])
-
-
-def _checkpoint(engine: Engine, request: Request, boundary: int) -> None:
-    """Freeze the private state at ``boundary`` and enter it into the tree with its pages."""
-    if request.lease is None:
-        return
-    name = request.name
-    if not engine.checkpoints.slots.n_free:
-        room = engine.cache.evict(Bytes(state=engine.checkpoints.slot_bytes))
-        engine.give_back(room, name, f"a checkpoint slot for {name}")
-    try:
-        checkpoint = engine.checkpoints.store(engine.active, request.active_slot, boundary, name)
-    except OutOfSlotsError:
-        engine.emit(ev.SnapshotSkipped(name, boundary))
-        return
-    engine.emit(
-        ev.Snapshotted(
-            name,
-            request.active_slot,
-            checkpoint.slot,
-            boundary,
-            engine.checkpoints.slot_bytes,
-        )
-    )
-    own = request.pages[request.n_shared : boundary // engine.config.page_tokens]
-    done = engine.cache.commit(request.lease, request.key, own, checkpoint)
-    engine.latents.free(done.duplicate_pages, name)
-    engine.latents.slots.transfer(own[len(done.duplicate_pages) :], name, CACHE)
-    if done.state_existed:
-        engine.checkpoints.free([checkpoint.slot])
-    request.lease = done.lease
-    request.pages[: len(done.lease.pages)] = done.lease.pages
-    engine.emit(
-        ev.Inserted(
-            name,
-            done.lease.node,
-            boundary,
-            checkpoint.slot,
-            done.lease.pages,
-            done.duplicate_pages,
-            done.state_existed,
-            done.changes,
-        )
-    )
 
 
 def _trusted(request: Request) -> int:

@@ -46,6 +46,8 @@ class RequestView:
     pages: tuple[int, ...] = ()
     n_shared: int = 0
     generated: tuple[int, ...] = ()
+    spare_slots: tuple[int, ...] = ()
+    kept_slot: int = -1
 
     @property
     def is_running(self) -> bool:
@@ -109,18 +111,20 @@ def apply(view: View, event: ev.Event) -> None:
         case ev.Matched():
             _update(view, name, token_match=event.token_match, restore=event.restore)
         case ev.Admitted():
-            view.active[event.active_slot] = name
+            for slot in (event.active_slot, *event.spare_slots):
+                view.active[slot] = name
             for page in event.private_pages:
                 view.pages[page] = name
             _update(
                 view,
                 name,
-                phase="prefill",
+                phase="prefill" if event.restore < view.requests[name].n_tokens else "decode",
                 active_slot=event.active_slot,
                 node=event.node,
                 computed=event.restore,
                 pages=event.shared_pages + event.private_pages,
                 n_shared=len(event.shared_pages),
+                spare_slots=event.spare_slots,
             )
         case ev.Replayed() | ev.Computed():
             request = view.requests[name]
@@ -139,15 +143,57 @@ def apply(view: View, event: ev.Event) -> None:
         case ev.Evicted():
             for dropped in event.dropped:
                 _drop(view, dropped)
+        case ev.Donated():
+            request = view.requests[name]
+            view.active[event.slot] = None
+            if event.slot == request.kept_slot:
+                _update(view, name, kept_slot=-1)
+            else:
+                left = tuple(s for s in request.spare_slots if s != event.active_slot)
+                _update(view, name, active_slot=event.active_slot, spare_slots=left)
+        case ev.SpareTaken():
+            view.active[event.slot] = name
+            _update(view, name, spare_slots=(*view.requests[name].spare_slots, event.slot))
+        case ev.Tracked():
+            _track(view, event)
+        case ev.PagesTaken():
+            for page in event.pages:
+                view.pages[page] = name
+            _update(view, name, pages=view.requests[name].pages + event.pages)
         case ev.Finished():
-            view.active[event.active_slot] = None
-            for page in event.freed_pages:
-                view.pages[page] = None
-            _update(view, name, phase="finished", active_slot=-1, node=-1, pages=(), n_shared=0)
+            _end(view, event, phase="finished")
+        case ev.Retracted():
+            _end(view, event, phase="waiting", computed=0, token_match=0, restore=0)
         case ev.Cancelled():
             _update(view, name, phase="cancelled")
         case _:
             pass  # the others say how, and change nothing that is drawn from the view
+
+
+def _end(view: View, event: ev.Finished | ev.Retracted, **changes: object) -> None:
+    for slot in (event.active_slot, *event.freed_slots):
+        view.active[slot] = None
+    for page in event.freed_pages:
+        view.pages[page] = None
+    nothing: dict[str, object] = {"active_slot": -1, "spare_slots": (), "kept_slot": -1}
+    nothing |= {"node": -1, "pages": (), "n_shared": 0}
+    _update(view, event.request, **nothing, **changes)
+
+
+def _track(view: View, event: ev.Tracked) -> None:
+    request = view.requests[event.request]
+    spares = [s for s in request.spare_slots if s != event.active_slot]
+    if event.freed_slot >= 0:
+        view.active[event.freed_slot] = None
+    elif request.kept_slot not in (-1, event.active_slot):
+        spares.append(request.kept_slot)
+    _update(
+        view,
+        event.request,
+        kept_slot=event.kept_slot,
+        active_slot=event.active_slot,
+        spare_slots=tuple(spares),
+    )
 
 
 def _update(view: View, name: str, **changes: object) -> None:

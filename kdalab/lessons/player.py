@@ -110,7 +110,7 @@ class _Watched(Engine):
         super().emit(event)
         match event:
             case ev.Snapshotted(checkpoint_slot=slot, boundary=boundary):
-                values = self.checkpoints.recurrent[slot].numpy().copy()
+                values = self.checkpoints.read(slot)[0].numpy()
                 self.images.append(StateImage(len(self.events), slot, boundary, values))
             case ev.Decoded(request=name) if name not in self.at_prompt_end:
                 request = self.requests[name]

@@ -15,21 +15,27 @@ from kdalab.memory.slots import CACHE, SlotAllocator
 if TYPE_CHECKING:
     from kdalab.memory.active import ActivePool
     from kdalab.memory.checkpoints import CheckpointPool
+    from kdalab.memory.int8 import Int8CheckpointPool
     from kdalab.memory.latent import LatentPool
+    from kdalab.memory.unified import UnifiedBuffer
 
 __all__ = [
     "CACHE",
     "ActivePool",
     "CheckpointPool",
     "CountingPool",
+    "Int8CheckpointPool",
     "LatentPool",
     "SlotAllocator",
+    "UnifiedBuffer",
 ]
 
 _WITH_TENSORS = {
     "ActivePool": "kdalab.memory.active",
     "CheckpointPool": "kdalab.memory.checkpoints",
+    "Int8CheckpointPool": "kdalab.memory.int8",
     "LatentPool": "kdalab.memory.latent",
+    "UnifiedBuffer": "kdalab.memory.unified",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -13,11 +14,30 @@ POISON = float("nan")
 """Free slots are filled with this, so that a stale or unwritten read shows at once."""
 
 
+class StateStorage(NamedTuple):
+    """Who owns which slot, and the bytes: what several pools may share.
+
+    ``recurrent`` and ``conv`` are indexed by ``slots.place(slot)``.
+    """
+
+    slots: SlotAllocator
+    recurrent: torch.Tensor
+    conv: torch.Tensor
+
+
 class StateBuffers:
     """Recurrent and conv state of ``n`` slots; the two always move together.
 
     Shapes: ``recurrent`` [slot, KDA layer, value head, V, K], V-first, fp32 (or fp64);
     ``conv`` [slot, KDA layer, W-1 inputs, q|k|v channel] (the model's dtype).
+
+    Args:
+        n: slots.
+        recurrent_shape, conv_shape: of one slot.
+        dtype: of the conv state; the recurrent one is at least fp32.
+        name: what the pool is called in messages.
+        storage: bytes and owners that live elsewhere (another pool's, or a unified buffer's);
+            by default the pool allocates its own.
     """
 
     def __init__(
@@ -27,12 +47,18 @@ class StateBuffers:
         conv_shape: Sequence[int],
         dtype: torch.dtype = torch.float32,
         name: str = "states",
+        storage: StateStorage | None = None,
     ) -> None:
-        self.slots = SlotAllocator(n, name)
         self.fill: float | None = POISON  # what freed slots are overwritten with; None: nothing
-        wide = torch.promote_types(dtype, torch.float32)
-        self.recurrent = torch.full((n, *recurrent_shape), POISON, dtype=wide)
-        self.conv = torch.full((n, *conv_shape), POISON, dtype=dtype)
+        if storage is None:
+            wide = torch.promote_types(dtype, torch.float32)
+            storage = StateStorage(
+                SlotAllocator(n, name),
+                torch.full((n, *recurrent_shape), POISON, dtype=wide),
+                torch.full((n, *conv_shape), POISON, dtype=dtype),
+            )
+        self.storage = storage
+        self.slots, self.recurrent, self.conv = storage
 
     @property
     def slot_bytes(self) -> int:
@@ -46,19 +72,28 @@ class StateBuffers:
 
     def read(self, slot: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(recurrent, conv) of one slot, as copies: no caller can write through them."""
-        self.slots.owner(slot)
-        return self.recurrent[slot].clone(), self.conv[slot].clone()
+        row = self.slots.place(slot)
+        return self.recurrent[row].clone(), self.conv[row].clone()
 
     def is_finite(self, slot: int) -> bool:
         """False when a slot holds poison, or a state that has overflowed."""
-        return bool(self.recurrent[slot].isfinite().all() and self.conv[slot].isfinite().all())
+        row = self.slots.place(slot)
+        return bool(self.recurrent[row].isfinite().all() and self.conv[row].isfinite().all())
 
     def poison(self, slots: Sequence[int]) -> None:
         """Overwrite the bytes of freed slots."""
-        if slots and self.fill is not None:
+        if slots and self.fill is not None and not self.slots.moves:
             index = torch.tensor(list(slots))
             self.recurrent[index] = self.fill
             self.conv[index] = self.fill
+
+    def free_is_poisoned(self) -> bool:
+        """Nobody has written where nobody owns."""
+        if self.slots.moves:
+            return True  # the unified buffer answers for all of its bytes
+        free = [i for i, owner in enumerate(self.slots.owners()) if owner is None]
+        index = torch.tensor(free, dtype=torch.long)
+        return all(bool(torch.isnan(t[index]).all()) for t in (self.recurrent, self.conv))
 
 
 class ActivePool(StateBuffers):
@@ -70,8 +105,9 @@ class ActivePool(StateBuffers):
         recurrent_shape: Sequence[int],
         conv_shape: Sequence[int],
         dtype: torch.dtype = torch.float32,
+        storage: StateStorage | None = None,
     ) -> None:
-        super().__init__(n, recurrent_shape, conv_shape, dtype, "active states")
+        super().__init__(n, recurrent_shape, conv_shape, dtype, "active states", storage)
 
     def allocate(self, owner: str) -> int:
         """One slot for ``owner``; its bytes are poison until ``write`` or ``clear``."""
@@ -79,9 +115,9 @@ class ActivePool(StateBuffers):
 
     def clear(self, slot: int, owner: str) -> None:
         """The state before the first token: zeros."""
-        self._check_writer(slot, owner)
-        self.recurrent[slot] = 0.0
-        self.conv[slot] = 0.0
+        row = self._writable(slot, owner)
+        self.recurrent[row] = 0.0
+        self.conv[row] = 0.0
 
     def write(self, slot: int, recurrent: torch.Tensor, conv: torch.Tensor, owner: str) -> None:
         """Overwrite both states of one slot.
@@ -90,12 +126,12 @@ class ActivePool(StateBuffers):
             KdalabError: ``owner`` does not own the slot, or a state has another shape or dtype
                 than the pool. Nothing was written.
         """
-        self._check_writer(slot, owner)
+        row = self._writable(slot, owner)
         # Both before either: a state is never half overwritten.
         self._check_state("recurrent", recurrent, self.recurrent)
         self._check_state("conv", conv, self.conv)
-        self.recurrent[slot] = recurrent
-        self.conv[slot] = conv
+        self.recurrent[row] = recurrent
+        self.conv[row] = conv
 
     def free(self, slot: int, owner: str) -> None:
         """Give the slot back and poison it."""
@@ -110,9 +146,10 @@ class ActivePool(StateBuffers):
                 f"{list(pool.shape[1:])} of {pool.dtype}"
             )
 
-    def _check_writer(self, slot: int, owner: str) -> None:
+    def _writable(self, slot: int, owner: str) -> int:
         holder = self.slots.owner(slot)
         if holder != owner:
             raise KdalabError(
                 f"active slot {slot} belongs to {holder or 'nobody'}; {owner} must not write it"
             )
+        return self.slots.place(slot)

@@ -9,21 +9,33 @@ import torch
 from kdalab.errors import KdalabError
 from kdalab.memory.active import POISON
 from kdalab.memory.slots import SlotAllocator
+from kdalab.memory.unified import UnifiedBuffer
 
 
 class LatentPool:
     """Pages of ``page_tokens`` tokens, all MLA layers of a token side by side.
 
-    Shape: ``data`` [page, MLA layer, token in page, latent | rope channel].
+    Shape: ``data`` [page, MLA layer, token in page, latent | rope channel]. With a ``buffer`` the
+    pages are its low side, ``data`` is a strided view, and ``n`` is not used.
     """
 
     def __init__(
-        self, n: int, n_layers: int, page_tokens: int, dim: int, dtype: torch.dtype = torch.float32
+        self,
+        n: int,
+        n_layers: int,
+        page_tokens: int,
+        dim: int,
+        dtype: torch.dtype = torch.float32,
+        buffer: UnifiedBuffer | None = None,
     ) -> None:
-        self.slots = SlotAllocator(n, "latent pages")
         self.page_tokens = page_tokens
         self.fill: float | None = POISON  # what freed pages are overwritten with; None: nothing
-        self.data = torch.full((n, n_layers, page_tokens, dim), POISON, dtype=dtype)
+        shape = (n_layers, page_tokens, dim)
+        if buffer is None:
+            self.slots = SlotAllocator(n, "latent pages")
+            self.data = torch.full((n, *shape), POISON, dtype=dtype)
+        else:
+            self.slots, self.data = buffer.pages, buffer.view(buffer.pages, shape, dtype)
 
     @property
     def page_bytes(self) -> int:
@@ -66,9 +78,9 @@ class LatentPool:
                     f"latent page {page} belongs to {holder or 'nobody'}; {owner} must not write it"
                 )
         for index in written:
-            page = pages[index]
+            row = self.slots.place(pages[index])
             first, last = max(start, index * size), min(start + n, (index + 1) * size)
-            self.data[page, :, first - index * size : last - index * size] = latent[
+            self.data[row, :, first - index * size : last - index * size] = latent[
                 :, first - start : last - start
             ]
 
@@ -83,9 +95,8 @@ class LatentPool:
             return self.data.new_empty((n_layers, 0, dim))
         self._check_table(pages, n)
         used = pages[: -(-n // self.page_tokens)]
-        for page in used:
-            self.slots.owner(page)  # raises for a number that would wrap round
-        index = torch.tensor(used)
+        # place() raises for a number that would wrap round
+        index = torch.tensor([self.slots.place(page) for page in used])
         whole = self.data[index].transpose(0, 1).reshape(n_layers, -1, dim)
         return whole[:, :n]
 
@@ -99,5 +110,12 @@ class LatentPool:
     def free(self, pages: Sequence[int], owner: str) -> None:
         """Give pages back and poison them."""
         self.slots.free(pages, owner)
-        if pages and self.fill is not None:
+        if pages and self.fill is not None and not self.slots.moves:
             self.data[torch.tensor(list(pages))] = self.fill
+
+    def free_is_poisoned(self) -> bool:
+        """Nobody has written where nobody owns."""
+        if self.slots.moves:
+            return True  # the unified buffer answers for all of its bytes
+        free = [i for i, owner in enumerate(self.slots.owners()) if owner is None]
+        return bool(torch.isnan(self.data[torch.tensor(free, dtype=torch.long)]).all())

@@ -22,6 +22,9 @@ class SlotAllocator:
         name: what the pool is called in messages ("active states", "latent pages").
     """
 
+    moves = False
+    """True where a slot's bytes may be moved, and are poisoned by who moves them."""
+
     def __init__(self, n: int, name: str) -> None:
         if n <= 0:
             raise KdalabError(f"a pool of {n} {name}; it needs at least 1")
@@ -39,6 +42,11 @@ class SlotAllocator:
         """Owner of ``slot``; None when it is free."""
         self._check_number(slot)
         return self._owner[slot]
+
+    def place(self, slot: int) -> int:
+        """Row of the pool's tensors where ``slot`` lies: its own number in a fixed pool."""
+        self._check_number(slot)
+        return slot
 
     def owned_by(self, owner: str) -> list[int]:
         """All slots of ``owner``, ascending."""

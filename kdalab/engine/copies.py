@@ -1,0 +1,57 @@
+"""Deferred beginnings, and where a request's state is read from.
+
+A hit is decided at admission, but the bytes move with the forward: the checkpoint is copied into
+the private slot just before the request's first cell runs, in whatever order requests get there.
+Until then the checkpoint stays locked, so nobody can take it away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from kdalab.engine.request import Request, Start
+from kdalab.memory.int8 import dequantise, quantise
+
+if TYPE_CHECKING:
+    from kdalab.engine.core import Engine
+
+
+def settle(engine: Engine, request: Request) -> None:
+    """Do what the request's private slot waits for; harmless if repeated."""
+    start, request.start = request.start, None
+    name, slot = request.name, request.active_slot
+    if start is Start.CLEAR:
+        engine.active.clear(slot, name)
+    elif start is Start.COPY:
+        assert request.lease is not None
+        assert request.lease.state is not None
+        engine.checkpoints.load(request.lease.state, engine.active, slot, name)
+        engine.cache.unlock_state(request.lease)
+        faults = engine.config.faults
+        if faults.drop_conv:
+            recurrent, conv = engine.active.read(slot)
+            engine.active.write(slot, recurrent, torch.zeros_like(conv), name)
+        if faults.skip_replay and request.token_match > request.computed:
+            request.stale_state = engine.active.read(slot)
+
+
+def read_state(engine: Engine, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
+    """(recurrent, conv) after ``request.computed`` tokens, as copies."""
+    settle(engine, request)
+    slot = request.source_slot if request.source_slot >= 0 else request.active_slot
+    return engine.active.read(slot)
+
+
+def write_state(
+    engine: Engine, request: Request, recurrent: torch.Tensor, conv: torch.Tensor
+) -> None:
+    """What the forward made goes into the active slot; what it read from is let go."""
+    if engine.config.faults.quantise_in_recurrence:
+        recurrent = dequantise(*quantise(recurrent), recurrent.dtype)
+    engine.active.write(request.active_slot, recurrent, conv, request.name)
+    if request.source_slot >= 0:
+        request.source_slot = -1
+        if request.lease is not None:
+            engine.cache.unlock_state(request.lease)
