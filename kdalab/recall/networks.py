@@ -22,8 +22,8 @@ def config_of(name: str) -> KimiLinearConfig:
     """A 4-layer Kimi-Linear network without experts.
 
     A KDA layer has one head, whose state is 16 x 16 numbers: at most 16 keys at right angles to
-    each other. The latent of MLA (rank 40) is chosen so that a layer of either kind has the same number
-    of weights, to 0.1 %.
+    each other. The latent of MLA (rank 40) is chosen so that a layer of either kind has the same
+    number of weights, to 0.1 %.
 
     Raises:
         KdalabError: a name that is not one of the three.
