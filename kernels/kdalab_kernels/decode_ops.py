@@ -54,7 +54,6 @@ def fused_recurrent_kda_inplace(
     Raises:
         ValueError: naming the argument; no state has been touched then.
     """
-    run = implementation("fused_recurrent_kda_inplace", backend)
     call, index = _checked_decode(
         (q, k, v, g, beta),
         states,
@@ -64,6 +63,7 @@ def fused_recurrent_kda_inplace(
         check_slots,
         distinct=True,
     )
+    run = implementation("fused_recurrent_kda_inplace", backend, q.device, q.dtype)
     o: torch.Tensor = run(call, states, index)
     return o
 
@@ -97,7 +97,6 @@ def fused_recurrent_kda_verify(
         o ``[N, T, HV, V]``, and the state after every token ``[N, T, HV, V, K]`` in the pool's
         dtype: for :func:`commit_verified_inplace`, once it is known how many were accepted.
     """
-    run = implementation("fused_recurrent_kda_verify", backend)
     call, index = _checked_decode(
         (q, k, v, g, beta),
         states,
@@ -107,6 +106,7 @@ def fused_recurrent_kda_verify(
         check_slots,
         distinct=False,
     )
+    run = implementation("fused_recurrent_kda_verify", backend, q.device, q.dtype)
     o, kept = run(call, states, index)
     return o, kept
 
@@ -136,7 +136,6 @@ def commit_verified_inplace(
     Raises:
         ValueError: naming the argument; nothing has been written then.
     """
-    run = implementation("commit_verified_inplace", backend)
     N, T = (
         intermediate.shape[:2] if checks.floating("intermediate", intermediate).ndim > 1 else (0, 0)
     )
@@ -161,6 +160,7 @@ def commit_verified_inplace(
     count = slot_checks.integers("accepted", accepted, "[N]", (N,)).to(states.device)
     if check_slots and N and not bool(((count >= 0) & (count <= T)).all()):
         raise ValueError(f"accepted: expected numbers from 0 to T={T}, given {count.tolist()}")
+    run = implementation("commit_verified_inplace", backend, states.device, states.dtype)
     run(states, conv_states, index, intermediate, conv_windows, count.contiguous())
 
 
@@ -186,8 +186,8 @@ def causal_conv1d_update_inplace(
     Returns:
         y in x's shape and dtype; 0 in rows of slot -1.
     """
-    run = implementation("causal_conv1d_update_inplace", backend)
     x3, index = _checked_conv(x, states, weight, bias, activation, slots, check_slots, True)
+    run = implementation("causal_conv1d_update_inplace", backend, x.device, x.dtype)
     y: torch.Tensor = run(x3, states, weight, bias, activation, index)
     return y[:, 0] if x.ndim == 2 else y
 
@@ -208,8 +208,8 @@ def causal_conv1d_verify(
     Returns:
         y ``[N, T, D]`` and the window after every token ``[N, T, W - 1, D]`` in the pool's dtype.
     """
-    run = implementation("causal_conv1d_verify", backend)
     x3, index = _checked_conv(x, states, weight, bias, activation, slots, check_slots, False)
+    run = implementation("causal_conv1d_verify", backend, x.device, x.dtype)
     y, windows = run(x3, states, weight, bias, activation, index)
     return y, windows
 

@@ -46,12 +46,12 @@ def mla_decode_paged(
     Raises:
         ValueError: naming the argument.
     """
-    run = implementation("mla_decode_paged", backend)
     _checked_pages(q, pages, value_dim, "[N, H, C]")
     if num_splits is not None and num_splits < 1:
         raise ValueError(f"num_splits: expected at least 1, given {num_splits}")
     N = q.shape[0]
     table, n = _checked_tables(pages, block_table, "lengths", lengths, N, check_tables)
+    run = implementation("mla_decode_paged", backend, q.device, q.dtype)
     o: torch.Tensor = run(q, pages, table, n, scale, value_dim, num_splits or 0)
     return o
 
@@ -80,7 +80,6 @@ def mla_prefill_paged(
     Returns:
         o ``[T, H, R]`` in q's dtype.
     """
-    run = implementation("mla_prefill_paged", backend)
     _checked_pages(q, pages, value_dim, "[T, H, C]")
     offsets = checks.sequence_offsets(cu_seqlens, 1, q.shape[0])
     if offsets is None:
@@ -97,6 +96,7 @@ def mla_prefill_paged(
                     f"context_lengths: expected at least the {queries} queries of sequence {i}, "
                     f"given {context}"
                 )
+    run = implementation("mla_prefill_paged", backend, q.device, q.dtype)
     o: torch.Tensor = run(q, pages, table, offsets, n, scale, value_dim)
     return o
 

@@ -48,7 +48,6 @@ def snapshot_states_inplace(
     Raises:
         ValueError: naming the argument; nothing has been written then.
     """
-    run = implementation("snapshot_states_inplace", backend)
     S = slot_checks.pool("states_pool", states_pool, "[slots, HV, V, K]", (None,) * 4)
     C = slot_checks.pool("conv_pool", conv_pool, "[slots, W - 1, D]", (len(S), None, None))
     x = checks.floating("conv_inputs", conv_inputs)
@@ -94,6 +93,7 @@ def snapshot_states_inplace(
     def row(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=S.device)
 
+    run = implementation("snapshot_states_inplace", backend, S.device, S.dtype)
     run(
         SnapshotCall(
             S,

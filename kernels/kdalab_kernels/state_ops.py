@@ -35,7 +35,6 @@ def quantize_states(
     Raises:
         ValueError: wrong dtype, or on CPU a NaN, an infinity, or a channel below a float16 scale.
     """
-    run = implementation("quantize_states", backend)
     if checks.floating("states", states).ndim < 2 or states.shape[-2] < 1:
         raise ValueError(f"states: expected shape [.., V, K], given {list(states.shape)}")
     _scale_dtype("scale_dtype", scale_dtype)
@@ -43,6 +42,7 @@ def quantize_states(
         if not bool(states.isfinite().all()):
             raise ValueError("states: expected finite values, given NaN or infinity")
         _refuse_below_half(states, scale_dtype)
+    run = implementation("quantize_states", backend, states.device, states.dtype)
     result: QuantizedStates = run(states, scale_dtype)
     return result
 
@@ -51,7 +51,6 @@ def dequantize_states(
     quantized: QuantizedStates, dtype: torch.dtype = torch.float32, *, backend: str = "auto"
 ) -> torch.Tensor:
     """``q * scale`` as ``[.., V, K]`` of dtype; the product is made in float32 (64 for float64)."""
-    run = implementation("dequantize_states", backend)
     q, scale = _quantized("quantized", quantized)
     if scale.shape != (*q.shape[:-2], 1, q.shape[-1]):
         raise ValueError(
@@ -60,6 +59,7 @@ def dequantize_states(
         )
     if dtype not in checks.FLOATS:
         raise ValueError(f"dtype: expected a floating dtype, given {dtype}")
+    run = implementation("dequantize_states", backend, q.device, dtype)
     out: torch.Tensor = run(quantized, dtype)
     return out
 
@@ -90,7 +90,6 @@ def store_checkpoints_inplace(
         ValueError: wrong shape, dtype or slot; on CPU also a state that is not finite. Nothing has
             been written then.
     """
-    run = implementation("store_checkpoints_inplace", backend)
     src, dst = _checked_move(
         active_states, active_conv, pool, ("src_slots", src_slots), ("dst_slots", dst_slots), True
     )
@@ -100,6 +99,9 @@ def store_checkpoints_inplace(
             slot_checks.finite("active_conv", active_conv[slot], slot)
             if isinstance(pool.states, QuantizedStates):
                 _refuse_below_half(active_states[slot], pool.states.scale.dtype)
+    run = implementation(
+        "store_checkpoints_inplace", backend, active_states.device, active_states.dtype
+    )
     run(active_states, active_conv, pool, src, dst)
 
 
@@ -121,13 +123,15 @@ def load_checkpoints_inplace(
         ValueError: wrong shape, dtype or slot; on CPU also an INT8 slot whose scales are not
             finite (nothing was stored there). Nothing has been written then.
     """
-    run = implementation("load_checkpoints_inplace", backend)
     src, dst = _checked_move(
         active_states, active_conv, pool, ("src_slots", src_slots), ("dst_slots", dst_slots), False
     )
     if active_states.device.type == "cpu" and isinstance(pool.states, QuantizedStates):
         for slot in set(src.tolist()) - {slot_checks.PADDING}:
             slot_checks.finite("pool.states.scale", pool.states.scale[slot], slot)
+    run = implementation(
+        "load_checkpoints_inplace", backend, active_states.device, active_states.dtype
+    )
     run(pool, active_states, active_conv, src, dst)
 
 

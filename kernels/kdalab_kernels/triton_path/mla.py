@@ -298,7 +298,7 @@ def mla_decode_paged(
         **constants,
         BM=BM,
         BT=32,
-        num_warps=4,
+        num_warps=8,
     )
     mla_merge_kernel[(N * H,)](parts, lse, o, H, splits, R=value_dim, BR=constants["BR"])
     return o
@@ -354,7 +354,7 @@ def SPECS() -> list[CompileSpec]:
     sizes: dict[str, Any] = {"R": 512, "ROPE": 64, "PAGE": 64, "BT": 32, "BR": 512, "BP": 64}
     sizes |= {"KIND": tl.bfloat16, "PRECISION": None}
     return [
-        spec("mla_decode", mla_decode_kernel, decode, {**sizes, "BM": 16}, 4),
+        spec("mla_decode", mla_decode_kernel, decode, {**sizes, "BM": 16}, 8),
         spec("mla_merge", mla_merge_kernel, merge, {"R": 512, "BR": 512}),
         spec("mla_prefill", mla_prefill_kernel, prefill, {**sizes, "BM": 32}, 8),
     ]

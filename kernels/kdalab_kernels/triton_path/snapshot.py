@@ -9,7 +9,7 @@ from kdalab_kernels.triton_path import launch
 from kdalab_kernels.triton_path.compile_specs import CompileSpec, spec
 from kdalab_kernels.triton_path.rows import BITS, row_strides
 
-BLOCK = 8192  # elements of a program
+BLOCK = 4096  # elements of a program
 
 
 @triton.jit
@@ -49,7 +49,7 @@ def snapshot_kernel(
             tl.store(to, end, mask=from_end)
         else:
             place = (block - state_blocks) * BLOCK + tl.arange(0, BLOCK)
-            at = tl.load(boundary + m) - W1 + place // D
+            at = tl.load(boundary + m).to(tl.int32) - W1 + place // D
             inside = place < W1 * D
             new = inside & (at >= 0)
             old = inside & (at < 0)
