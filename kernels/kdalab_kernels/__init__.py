@@ -24,6 +24,12 @@ from kdalab_kernels.layer_ops import (
 )
 from kdalab_kernels.mla_ops import mla_decode_paged, mla_prefill_paged
 from kdalab_kernels.ops import chunk_kda, fused_recurrent_kda
+from kdalab_kernels.page_ops import (
+    gather_pages,
+    gather_shard,
+    scatter_pages_inplace,
+    scatter_shard_inplace,
+)
 from kdalab_kernels.quantized import CheckpointBuffers, QuantizedStates
 from kdalab_kernels.reference import (
     naive_causal_conv1d,
@@ -40,11 +46,14 @@ from kdalab_kernels.state_ops import (
     store_checkpoints_inplace,
 )
 from kdalab_kernels.summary_ops import AffineSummary, apply, chunk_summary, compose
+from kdalab_kernels.tp import ShardPiece, TpRank, reslice_conv, reslice_states
 
 __all__ = [
     "AffineSummary",
     "CheckpointBuffers",
     "QuantizedStates",
+    "ShardPiece",
+    "TpRank",
     "apply",
     "backends_of",
     "causal_conv1d",
@@ -60,6 +69,8 @@ __all__ = [
     "fused_recurrent_kda",
     "fused_recurrent_kda_inplace",
     "fused_recurrent_kda_verify",
+    "gather_pages",
+    "gather_shard",
     "kda_gate_chunk_cumsum",
     "l2norm",
     "load_checkpoints_inplace",
@@ -71,6 +82,10 @@ __all__ = [
     "naive_kda_lowerbound_gate",
     "naive_recurrent_kda",
     "quantize_states",
+    "reslice_conv",
+    "reslice_states",
+    "scatter_pages_inplace",
+    "scatter_shard_inplace",
     "sigmoid",
     "silu",
     "snapshot_states_inplace",

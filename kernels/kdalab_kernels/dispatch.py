@@ -40,6 +40,10 @@ MODULES = {
     "snapshot_states_inplace": "snapshot",
     "mla_decode_paged": "mla",
     "mla_prefill_paged": "mla",
+    "gather_pages": "pages",
+    "scatter_pages_inplace": "pages",
+    "gather_shard": "pages",
+    "scatter_shard_inplace": "pages",
 }
 PACKAGES = {"torch": "torch_path", "triton": "triton_path", "reference": "reference"}
 
