@@ -66,7 +66,7 @@ ONLY_IN: dict[str, set[str]] = {
     },
     "triton": {"kdalab_kernels", "bench"},
     "fla": {"bench"},
-    "transformers": {"verify"},
+    "transformers": {"verify", "bench"},
     "mlx": {"verify"},
     "mlx_lm": {"verify"},
     "plotly": {"viz", "demos", "plot_scripts", "notebooks"},

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from kdalab.bench.kernels import DEFAULT_SHAPES, QUICK_SHAPES, Row, bench_kernels, parse_shape
+from kdalab.bench.cases import parse_shape
+from kdalab.bench.compile import TARGETS, Compiled, compile_kernels
+from kdalab.bench.kernels import DEFAULT_SHAPES, QUICK_SHAPES, Row, bench_kernels, default_cases
 from kdalab.bench.timing import machine
 from kdalab.errors import KdalabError
 
@@ -26,58 +28,111 @@ def _group() -> None:
 def kernels(
     shape: Annotated[
         list[str] | None,
-        typer.Option(help="B,T,H,K,V; may be given several times.", show_default=False),
+        typer.Option(help="B,T,H,K,V of a prefill; may be given several times, and alone."),
     ] = None,
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Timed rounds; default 5, quick 3.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Short inputs, a few seconds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Short prefills, a few seconds.")] = False,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Instead: compile every Triton kernel for real GPUs.")
+    ] = False,
+    target: Annotated[
+        list[str] | None, typer.Option(help=f"For --compile: {', '.join(TARGETS)}; default all.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
 ) -> None:
-    """Time the ops of Kimi Delta Attention beside FLA's naive functions, float32 on the CPU."""
+    """Time the KDA ops beside their peers, float32 on the CPU; or compile the Triton kernels."""
+    if target and not compile_:
+        _refuse("--target belongs to --compile")
+    if compile_:
+        if shape or quick or repeats:
+            _refuse("--compile takes --target and --json only")
+        _compile(target or list(TARGETS), json_)
+        return
     try:
         shapes = [parse_shape(s) for s in shape] if shape else None
     except KdalabError as error:
-        Console(stderr=True).print(f"kdalab bench: {error}", markup=False, highlight=False)
-        raise typer.Exit(2) from error
-    chosen = shapes or (QUICK_SHAPES if quick else DEFAULT_SHAPES)
-    rows = bench_kernels(chosen, repeats or (3 if quick else 5))
+        _refuse(str(error))
+    every = default_cases(QUICK_SHAPES if quick else DEFAULT_SHAPES)
+    chosen = default_cases(shapes)[: len(shapes)] if shapes else every
+    rates, rows = bench_kernels(chosen, repeats or (3 if quick else 5))
     if json_:
-        typer.echo(json.dumps({"machine": machine(), "rows": [_plain(r) for r in rows]}, indent=2))
+        out = {"machine": machine(), "rates": asdict(rates), "rows": [asdict(r) for r in rows]}
+        typer.echo(json.dumps(out, indent=2))
         return
     console = Console()
     console.print(", ".join(f"{k} {v}" for k, v in machine().items()), highlight=False)
-    for one in dict.fromkeys(r.shape for r in rows):
-        console.print(_table([r for r in rows if r.shape == one]))
+    console.print(
+        f"This machine: {rates.flop / 1e9:.0f} GFLOP/s in matrix products, "
+        f"{rates.nbytes / 1e9:.1f} GB/s copying (read plus written).\n"
+        "Ratios: the first implementation's time over this one's; this time over what the least "
+        "operations, and the least bytes, take at those rates.",
+        highlight=False,
+    )
+    for one in dict.fromkeys((r.op, r.size) for r in rows):
+        console.print(_table([r for r in rows if (r.op, r.size) == one]))
 
 
-def _plain(row: Row) -> dict[str, Any]:
-    return {**asdict(row), "shape": row.shape._asdict()}
+def _refuse(message: str) -> NoReturn:
+    Console(stderr=True).print(f"kdalab bench: {message}", markup=False, highlight=False)
+    raise typer.Exit(2)
 
 
 def _table(rows: list[Row]) -> Table:
-    s = rows[0].shape
     table = Table(
-        title=f"B={s.B} T={s.T} H={s.H} K={s.K} V={s.V}",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
+        title=f"{rows[0].op}: {rows[0].size}", title_justify="left", box=None, pad_edge=False
     )
-    table.add_column("implementation", no_wrap=True)
-    for name in ("ms", "x recurrence", "x FLA chunk", "error"):
+    table.add_column("implementation")
+    for name in ("ms", "x first", "over ops", "over bytes", "error"):
         table.add_column(name, justify="right", no_wrap=True)
     for r in rows:
-        name = f"{r.name.split(':')[0]}: {r.note}" if r.name.startswith("floor") else r.name
+        name = f"{r.name} ({r.note})" if r.note else r.name
         if r.ms is None:
-            table.add_row(f"{name}: {r.note}", "-", "-", "-", "-")
+            table.add_row(name, *["-"] * 5)
             continue
         table.add_row(
             name,
             f"{r.ms:.3g}" if r.ms < 100 else f"{r.ms:.0f}",
-            "-" if r.times_recurrence is None else f"{r.times_recurrence:.2f}",
-            "-" if r.times_fla_chunk is None else f"{r.times_fla_chunk:.2f}",
+            *(_ratio(x) for x in (r.times_baseline, r.over_operations, r.over_bytes)),
             "-" if r.error is None else f"{r.error:.1e}",
         )
+    return table
+
+
+def _ratio(x: float | None) -> str:
+    return "-" if x is None else f"{x:.2f}" if x < 100 else f"{x:.0f}"
+
+
+def _compile(targets: list[str], as_json: bool) -> None:
+    try:
+        compiled = compile_kernels(targets)
+    except KdalabError as error:
+        _refuse(str(error))
+    problems = [r for r in compiled.rows if r.problem]
+    if as_json:
+        rows = [{**asdict(r), "problem": r.problem} for r in compiled.rows]
+        typer.echo(json.dumps({"triton": compiled.triton, "rows": rows}, indent=2))
+    else:
+        Console().print(_compile_table(compiled))
+        typer.echo(
+            f"{len(compiled.rows)} built, {len(problems)} with a problem (Triton {compiled.triton})"
+        )
+    if problems or not compiled.rows:
+        raise typer.Exit(1)
+
+
+def _compile_table(compiled: Compiled) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("target")
+    for name in ("registers", "spilled B", "shared B", "warps", "stages"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for r in compiled.rows:
+        numbers = (r.registers, r.spill_bytes, r.shared_bytes, r.warps, r.stages)
+        note = r.problem or (f"more shared memory than {r.target} has" if r.over_limit else "")
+        table.add_row(r.kernel, r.target, *map(str, numbers), note)
     return table
 
 

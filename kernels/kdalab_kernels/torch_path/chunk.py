@@ -9,10 +9,10 @@ Tiles of C tokens; per tile and head, with G the running log2-decay since the ti
     S'   = Diag(2^G_last) S + (K . 2^(G_last - G))^T N
 
 Everything but the lines with S is batched over a block of tiles; those run wave by wave.
-Buffers are made once per call and reused by every block: a block stays in the cache, and fresh
-memory, whose first touch costs more than the arithmetic, is not asked for again and again.
+Buffers are reused by every block, so that a block stays in the cache, and by the next call.
 """
 
+import threading
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,15 +25,18 @@ from kdalab_kernels.torch_path.tiles import Block, TileGrid, ceil_div
 
 LOG2_E = 1.4426950408889634
 TILE = 32  # tokens; on CPUs faster than 64, and 64 is a whole number of them
+KEPT_NUMBERS = 1 << 20  # of one buffer that outlives its call
 BLOCK_NUMBERS = 1 << 18  # of one [tiles, HV, C, K] buffer: 1 MiB in float32, a dozen fit a cache
 
 
 class Buffers:
     """Working memory for up to n heads-times-tiles; names as in the module's formulas."""
 
-    def __init__(self, n: int, C: int, K: int, V: int, like: torch.Tensor, dtype: torch.dtype):
+    def __init__(
+        self, n: int, C: int, K: int, V: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         def empty(*shape: int) -> torch.Tensor:
-            return torch.empty(shape, dtype=dtype, device=like.device)
+            return torch.empty(shape, dtype=dtype, device=device)
 
         self.rows = empty(n, 2, C, K)  # q * scale, then beta * k
         self.k = empty(n, C, K)
@@ -45,30 +48,60 @@ class Buffers:
         self.half_rows = empty(n, C, K)
         self.half_cols = empty(n, C // 2, K)
         # Above the diagonal A stays 0; what is below is overwritten by every block.
-        self.A = torch.zeros((n, 2, C, C), dtype=dtype, device=like.device)
+        self.A = torch.zeros((n, 2, C, C), dtype=dtype, device=device)
         self.from_state = empty(n, 2, C, V)
         self.N = empty(n, C, V)
-        self.eye = torch.eye(C, dtype=dtype, device=like.device).expand(n, C, C)
+        self.eye = torch.eye(C, dtype=dtype, device=device).expand(n, C, C)
         self.inverse = empty(n, C, C).transpose(1, 2)  # column by column, as the solver writes
         self._waves: dict[tuple[int, ...], list[Wave]] = {}
 
     def waves(self, sizes: tuple[int, ...]) -> "list[Wave]":
         """Views for waves of these many heads; made once, most blocks ask for the same."""
         if sizes not in self._waves:
-            n, _, C, K = self.rows.shape
-            parts = (
-                self.rows.view(n, 2 * C, K),
-                self.from_state.view(n, 2 * C, -1),
-                self.bv,
-                self.from_state[:, 1],
-                self.inverse,
-                self.N,
-                self.E[:, -1, :, None],
-                self.k.transpose(1, 2),
-            )
-            cuts = [t[: sum(sizes)].split(sizes) for t in parts]
-            self._waves[sizes] = [Wave(*views) for views in zip(sizes, *cuts, strict=True)]
+            with torch.inference_mode(False):
+                self._waves[sizes] = self._cut(sizes)
         return self._waves[sizes]
+
+    def _cut(self, sizes: tuple[int, ...]) -> "list[Wave]":
+        n, _, C, K = self.rows.shape
+        parts = (
+            self.rows.view(n, 2 * C, K),
+            self.from_state.view(n, 2 * C, -1),
+            self.bv,
+            self.from_state[:, 1],
+            self.inverse,
+            self.N,
+            self.E[:, -1, :, None],
+            self.k.transpose(1, 2),
+        )
+        cuts = [t[: sum(sizes)].split(sizes) for t in parts]
+        return [Wave(*views) for views in zip(sizes, *cuts, strict=True)]
+
+
+class _Kept(threading.local):
+    """The last buffers of each thread, on CPUs: fresh memory costs more than what it is for.
+
+    A page's first touch takes a microsecond or more, and a call needs thousands of pages.
+    """
+
+    key: tuple[object, ...] | None = None
+    n = 0
+    buffers: Buffers | None = None
+
+
+_KEPT = _Kept()
+
+
+def _buffers(n: int, C: int, K: int, V: int, dtype: torch.dtype, device: torch.device) -> Buffers:
+    """Room for n heads-times-tiles; their content is what an earlier call left."""
+    key = (C, K, V, dtype, device)
+    if _KEPT.buffers is not None and _KEPT.key == key and _KEPT.n >= n:
+        return _KEPT.buffers
+    with torch.inference_mode(False):  # tensors made in that mode could not be written outside it
+        made = Buffers(n, C, K, V, dtype, device)
+    if device.type == "cpu" and n * C * max(K, V) <= KEPT_NUMBERS:
+        _KEPT.key, _KEPT.n, _KEPT.buffers = key, n, made
+    return made
 
 
 class Wave(NamedTuple):
@@ -104,7 +137,7 @@ def _scan(call: KdaCall, x: Activated) -> KdaResult:
     blocks = grid.blocks(max(1, BLOCK_NUMBERS // (HV * C * K)))
     if blocks:
         largest = max(block.tiles.stop - block.tiles.start for block in blocks)
-        buffers = Buffers(largest * HV, C, K, V, x.q, call.dtype)
+        buffers = _buffers(largest * HV, C, K, V, call.dtype, x.q.device)
         for block in blocks:
             _block(call, x, grid, block, buffers, S, o, starts)
     return call.result(o, grid.unranked(S), None if starts is None else starts.h)
