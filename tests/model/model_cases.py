@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 import torch
 
-from kdalab.model import CELL, CellOutput, HybridModel, KimiLinearConfig, tiny_config
+from kdalab.model import (
+    CELL,
+    CellOutput,
+    HybridModel,
+    KimiLinearConfig,
+    tiny_config,
+    tiny_k3_config,
+)
 
 
 class States(NamedTuple):
@@ -46,6 +53,39 @@ def odd_config() -> KimiLinearConfig:
         num_expert_group=2,
         topk_group=1,
         routed_scaling_factor=2.446,
+    )
+
+
+def odd_k3_config() -> KimiLinearConfig:
+    """Every switch of Kimi K3 on, with other numbers than the tiny one's, activations bounded so
+    closely that both bounds are felt, and a block size that leaves a block of one layer."""
+    return replace(
+        odd_config(),
+        num_expert_group=1,
+        gate_lower_bound=-3.0,
+        use_full_rank_gate=True,
+        mla_use_output_gate=True,
+        attn_res_block_size=2,
+        routed_expert_hidden_size=28,
+        latent_moe_use_norm=True,
+        hidden_act="situ",
+        activation_situ_beta=1.5,
+        activation_situ_linear_beta=2.0,
+    )
+
+
+def half_k3_config() -> KimiLinearConfig:
+    """Half of the switches on: each is one of its own."""
+    return replace(
+        tiny_k3_config(),
+        q_lora_rank=None,
+        num_shared_experts=0,
+        gate_lower_bound=None,
+        use_full_rank_gate=False,
+        mla_use_output_gate=False,
+        latent_moe_use_norm=False,
+        attn_res_block_size=None,
+        activation_situ_linear_beta=None,
     )
 
 
