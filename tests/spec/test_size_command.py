@@ -92,3 +92,25 @@ def test_config_without_a_field_says_which(tmp_path):
     done = run(str(file))
     assert done.exit_code == 2
     assert "linear_num_key_heads" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(("heads", "allowed"), [(10**12, "1, 2, 4, 5, 8"), (10**12 + 39, "1")])
+def test_absurd_counts_of_heads_are_answered_at_once(tmp_path, heads, allowed):
+    config = {
+        "model_type": "kimi_linear", "hidden_size": 8, "vocab_size": 8, "num_hidden_layers": 4,
+        "max_position_embeddings": 64, "num_attention_heads": heads, "kv_lora_rank": 8,
+        "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"], "linear_num_heads": heads,
+        "linear_head_dim": 8, "linear_conv_kernel_dim": 4,
+    }  # fmt: skip
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    done = run(str(file), "--tp", "7")
+    assert done.exit_code == 2
+    assert f"sizes that work: {allowed}" in " ".join(done.output.split())
+    assert run(str(file)).exit_code == 0
+    assert run(str(file), "--tp", str(10**30)).exit_code == 2
+    file.write_text(json.dumps(config | {"linear_num_heads": 10**400}))
+    done = run(str(file), "--tp", "7")
+    assert done.exit_code == 2
+    assert "num_k_heads is over" in " ".join(done.output.split())

@@ -13,9 +13,12 @@ from typer.testing import CliRunner
 from kdalab.cli.verify import command
 from kdalab.memory import CheckpointPool
 from kdalab.model import tiny_model
+from kdalab.model.kda import KDALayer
 from kdalab.model.mla import MLALayer
 from kdalab.verify.claim import Claim
 from kdalab.verify.groups import Group
+from kdalab.verify.k3 import k3_claims
+from kdalab.verify.mlx_peer import mlx_missing
 from kdalab.verify.network import chunk_claim, transformers_claims
 from kdalab.verify.peers import transformers_missing
 from kdalab.verify.restore import largest, restore_claims
@@ -92,6 +95,34 @@ def test_a_wrong_epsilon_is_told_apart_by_transformers(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(MLALayer, "__init__", wrong)
     assert "model = transformers: logits" in failed(transformers_claims(0))
+
+
+def test_every_claim_about_kimi_k3_holds() -> None:
+    claims = k3_claims(2, seed=0)
+    assert not failed(claims)
+    assert [c.name for c in claims if c.skipped] == (
+        ["tiny-k3 = mlx-lm: logits", "tiny-k3 = mlx-lm: states"] if mlx_missing() else []
+    )
+    assert [c.limit for c in claims[:2]] == [0, 1e-10]
+
+
+def test_without_mlx_its_rows_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kdalab.verify.k3.mlx_missing", lambda: "mlx is not installed")
+    claims = k3_claims(1, seed=0)
+    assert [c.skipped for c in claims[2:]] == ["mlx is not installed"] * 2
+    assert not failed(claims)
+
+
+@pytest.mark.skipif(bool(mlx_missing()), reason=mlx_missing() or "installed")
+def test_another_lower_bound_is_told_apart_by_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = KDALayer.__init__
+
+    def wrong(self: KDALayer, *args: Any) -> None:
+        honest(self, *args)
+        self.lower_bound = -4.9
+
+    monkeypatch.setattr(KDALayer, "__init__", wrong)
+    assert failed(k3_claims(1, seed=0)) == ["tiny-k3 = mlx-lm: logits", "tiny-k3 = mlx-lm: states"]
 
 
 def test_the_command_prints_json_and_exits_by_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
