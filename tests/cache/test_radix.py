@@ -3,51 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from cache_cases import Book, text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdalab.cache import Bytes, Lease, PrefixKey, RadixStateCache
+from kdalab.cache import Bytes, RadixStateCache
 from kdalab.cache.keys import common_pages
 from kdalab.errors import InvariantError, KdalabError
 from kdalab.spec.checkpoint import Checkpoint
-
-
-class Book:
-    """A cache with its numbers: runs whole requests and hands out pages and slots."""
-
-    def __init__(self, page: int = 4, grid: int = 8, page_bytes: int = 1, state_bytes: int = 1):
-        self.cache = RadixStateCache(page, grid, page_bytes, state_bytes)
-        self.page = page
-        self.n = 0
-
-    def key(self, tokens: list[int]) -> PrefixKey:
-        return PrefixKey.from_tokens(tokens, self.page)
-
-    def take(self, count: int) -> tuple[int, ...]:
-        self.n += count
-        return tuple(range(self.n - count, self.n))
-
-    def run(self, tokens: list[int], *boundaries: int, hold: bool = False) -> Lease:
-        lease = self.cache.acquire(self.cache.lookup(self.key(tokens)))
-        self.cache.unlock_state(lease)
-        for b in boundaries:
-            lease = self.cache.commit(
-                lease,
-                self.key(tokens),
-                self.take((b - lease.boundary) // self.page),
-                Checkpoint(self.take(1)[0], b),
-            ).lease
-        if not hold:
-            self.cache.release(lease)
-        self.cache.check()
-        return lease
-
-    def restore(self, tokens: list[int]) -> int:
-        return self.cache.lookup(self.key(tokens)).restore
-
-
-def text(n: int, seed: int = 0) -> list[int]:
-    return [seed * 1000 + i for i in range(n)]
 
 
 def test_a_token_match_is_not_a_restore_point() -> None:
