@@ -12,6 +12,7 @@ from kdalab.cache import Evicted, PrefixKey, RadixStateCache
 from kdalab.engine import admission, checkpointing, checks, copies, decode, prefill
 from kdalab.engine import events as ev
 from kdalab.engine.config import EngineConfig
+from kdalab.engine.dispatch import Choice, Work, choose
 from kdalab.engine.pools import build_pools
 from kdalab.engine.request import Phase, Request
 from kdalab.engine.strategy import slots_per_request
@@ -55,6 +56,7 @@ class Engine:
             config.page_tokens, config.grid, pools.page_bytes, pools.checkpoint_bytes
         )
         self.events: list[ev.Event] = []
+        self.choices: dict[Work, Choice] = {}
         self.requests: dict[str, Request] = {}
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -151,6 +153,15 @@ class Engine:
         if self.buffer is not None:
             for move in self.buffer.drain_moves():
                 self.emit(ev.Moved("", *move))
+
+    def dispatch(self, work: Work) -> Choice:
+        """The op that a forward runs; one event whenever the choice is a new one."""
+        choice = choose(work, self.config.backend)
+        if self.choices.get(work) != choice:
+            self.choices[work] = choice
+            self.emit(ev.Dispatched("", work.value, choice.op, choice.backend, choice.why))
+        self.model.use_backend(choice.backend)
+        return choice
 
     def give_back(self, evicted: Evicted, request: str, reason: str) -> None:
         """Return evicted pages and checkpoints to their pools, and say so."""

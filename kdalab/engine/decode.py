@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kdalab.engine import checkpointing, copies, room
+from kdalab.engine import checkpointing, copies, room, speculate
 from kdalab.engine import events as ev
+from kdalab.engine.dispatch import Work
 from kdalab.engine.request import Phase, Request
 
 if TYPE_CHECKING:
@@ -15,16 +16,26 @@ if TYPE_CHECKING:
 
 
 def run_batch(engine: Engine, requests: list[Request]) -> None:
-    """Decode one token for each request that was decoding before this step and still is."""
+    """Move each request on that was decoding before this step and still is: by one token, or by
+    as many as its drafts were right."""
+    drafts = []
     for request in requests:
-        _take_pages(engine, request, 1)
-    live = [r for r in requests if r.phase is Phase.DECODE]
+        drafted = speculate.propose(engine, request) if request.phase is Phase.DECODE else ()
+        _take_pages(engine, request, 1 + len(drafted))
+        drafts.append(speculate.Draft(request, drafted))
+    # Making room for one request may have retracted another.
+    live = [d for d in drafts if d.request.phase is Phase.DECODE]
+    plain = [d.request for d in live if not d.tokens]
     rows = engine.model.decode_rows
-    for first in range(0, len(live), rows):
-        _run_rows(engine, live[first : first + rows])
+    for first in range(0, len(plain), rows):
+        _run_rows(engine, plain[first : first + rows])
+    verified = [d for d in live if d.tokens]
+    if verified:
+        speculate.run_drafts(engine, verified)
 
 
 def _run_rows(engine: Engine, requests: list[Request]) -> None:
+    engine.dispatch(Work.DECODE)
     states = [copies.read_state(engine, r) for r in requests]
     out = engine.model.decode(
         torch.tensor([r.token_at(r.computed) for r in requests]),

@@ -14,6 +14,7 @@ import torch
 from kdalab.engine import checkpointing, copies, decode
 from kdalab.engine import events as ev
 from kdalab.engine.config import CELL
+from kdalab.engine.dispatch import Work
 from kdalab.engine.request import Phase, Request
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def _run_segment(engine: Engine, request: Request, end: int) -> None:
 
 
 def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
+    engine.dispatch(Work.EXTEND)
     keep = engine.config.keep_logits
     recurrent, conv = copies.read_state(engine, request)
     # Only a fault can leave the grid, and only then may the last bits differ.

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from kdalab.cache.protocol import Added, Revived, Split
 from kdalab.engine import events as ev
 
+QUIET = (ev.Dispatched, ev.Moved, ev.SpareTaken, ev.PagesTaken)
+"""Bookkeeping that stands in the log and is no step of its own; never the first of a log."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -40,8 +43,9 @@ def steps_of(events: Sequence[ev.Event], names: Sequence[str]) -> tuple[Step, ..
     steps = [Step(0, f"{who} {verb}. The tree is empty and every slot is free.", kind="Start")]
     slots: dict[str, int] = {}
     for first, last in _groups(events):
-        group = events[first:last]
-        slots.update({e.request: e.active_slot for e in group if isinstance(e, ev.Admitted)})
+        group = [e for e in events[first:last] if not isinstance(e, QUIET)]
+        took = (ev.Admitted, ev.Donated, ev.Tracked)
+        slots.update({e.request: e.active_slot for e in group if isinstance(e, took)})
         steps.append(_step(group, last, slots))
     closing = "Measured against a run that computes the whole prompt from zero."
     steps.append(Step(len(events), closing, tone="finish", request=names[-1], kind="Measured"))
@@ -59,7 +63,9 @@ def _groups(events: Sequence[ev.Event]) -> Iterator[tuple[int, int]]:
 
 
 def _joins(group: Sequence[ev.Event], event: ev.Event) -> bool:
-    head, tail = group[0], group[-1]
+    if isinstance(event, QUIET):
+        return True
+    head, tail = group[0], next(e for e in reversed(group) if not isinstance(e, QUIET))
     if isinstance(head, ev.Decoded):
         return isinstance(event, ev.Decoded)
     if event.request != tail.request:
@@ -74,10 +80,10 @@ def _joins(group: Sequence[ev.Event], event: ev.Event) -> bool:
             return isinstance(tail, ev.Computed)
         case ev.Replayed():
             return isinstance(tail, ev.Replayed)
-        case ev.Snapshotted() | ev.SnapshotSkipped():
+        case ev.Snapshotted() | ev.Donated() | ev.SnapshotSkipped():
             return isinstance(tail, ev.Computed | ev.Replayed)
         case ev.Inserted():
-            return isinstance(tail, ev.Snapshotted)
+            return isinstance(tail, ev.Snapshotted | ev.Donated)
         case _:
             return False
 
@@ -172,5 +178,7 @@ def _moves(event: ev.Event) -> list[tuple[str, str]]:
             return [(f"checkpoint:{event.checkpoint_slot}", f"active:{event.active_slot}")]
         case ev.Snapshotted():
             return [(f"active:{event.active_slot}", f"checkpoint:{event.checkpoint_slot}")]
+        case ev.Donated():
+            return [(f"active:{event.slot}", f"checkpoint:{event.slot}")]
         case _:
             return []

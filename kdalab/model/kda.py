@@ -30,6 +30,9 @@ from kdalab_kernels import (
 class KDALayer:
     """Weights of one layer under Hugging Face's names (without the ``self_attn.`` prefix)."""
 
+    backend = "auto"
+    """Of the recurrence; see ``HybridModel.use_backend``."""
+
     def __init__(self, config: KimiLinearConfig, w: Mapping[str, torch.Tensor]) -> None:
         self.heads, self.dim = config.linear_num_heads, config.linear_head_dim
         self.width = config.kda_width
@@ -81,6 +84,7 @@ class KDALayer:
             output_final_state=True,
             use_qk_l2norm_in_kernel=True,
             state_v_first=True,
+            backend=self.backend,
         )
         assert after is not None
         window = torch.cat([conv, raw])[n : n + conv.shape[0]]
@@ -110,6 +114,7 @@ class KDALayer:
             output_final_state=True,
             use_qk_l2norm_in_kernel=True,
             state_v_first=True,
+            backend=self.backend,
         )
         assert after is not None
         return self._output(o[:, 0], gate), after, window

@@ -128,6 +128,12 @@ class HybridModel:
             torch.zeros(self.n_mla_layers, 0, self.latent_dim, dtype=self.dtype),
         )
 
+    def use_backend(self, backend: str) -> None:
+        """Run the recurrence of every KDA layer on that backend of ``kdalab_kernels``."""
+        for block in self.blocks:
+            if isinstance(block.attention, KDALayer):
+                block.attention.backend = backend
+
     def prefill_cell(
         self,
         tokens: torch.Tensor,

@@ -1,0 +1,89 @@
+"""Speculative decoding: drafted tokens are verified in one step, and the right ones are kept.
+
+The forward keeps the state after every drafted token. The one after the last accepted token is
+committed, and if the accepted run crosses a boundary of the decode interval, the state at just
+that boundary is kept too. Drafts that were wrong leave nothing behind: their states were never
+written, nor their latents.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from kdalab.engine import copies, decode
+from kdalab.engine import events as ev
+from kdalab.engine.dispatch import Work
+from kdalab.engine.request import Phase, Request
+from kdalab.model.verify import VerifyOutput, rows_of, verify_tokens
+
+if TYPE_CHECKING:
+    from kdalab.engine.core import Engine
+
+
+class Draft(NamedTuple):
+    """``tokens`` are guesses for what follows the request's known tokens."""
+
+    request: Request
+    tokens: tuple[int, ...]
+
+
+def propose(engine: Engine, request: Request) -> tuple[int, ...]:
+    """Drafts that the request can use: never beyond its last token, nor while it is resumed."""
+    left = request.max_new_tokens - len(request.generated) - 1
+    n = min(engine.config.draft_tokens, left, rows_of(engine.model) - 1)
+    if n <= 0 or request.computed != request.n_known - 1:
+        return ()
+    drafted = tuple(engine.config.drafter.propose(request.known, n))[:n]
+    vocab = engine.model.vocab_size
+    wrong = next((i for i, t in enumerate(drafted) if not 0 <= t < vocab), len(drafted))
+    return drafted[:wrong]
+
+
+def run_drafts(engine: Engine, drafts: list[Draft]) -> None:
+    """Verify all drafts, as many requests in one forward as its rows hold."""
+    engine.dispatch(Work.VERIFY)
+    limit, batch, used = rows_of(engine.model), list[Draft](), 0
+    for draft in drafts:
+        size = len(draft.tokens) + 1
+        if batch and (used + size > limit or len(batch) == engine.model.decode_rows):
+            _run(engine, batch)
+            batch, used = [], 0
+        batch.append(draft)
+        used += size
+    if batch:
+        _run(engine, batch)
+
+
+def _run(engine: Engine, drafts: list[Draft]) -> None:
+    requests = [d.request for d in drafts]
+    states = [copies.read_state(engine, r) for r in requests]
+    outs = verify_tokens(
+        engine.model,
+        [(r.token_at(r.computed), *d.tokens) for r, d in zip(requests, drafts, strict=True)],
+        [r.computed for r in requests],
+        torch.stack([recurrent for recurrent, _ in states]),
+        torch.stack([conv for _, conv in states]),
+        [engine.latents.gather(r.pages, r.computed) for r in requests],
+    )
+    for draft, out in zip(drafts, outs, strict=True):
+        _commit(engine, draft, out)
+
+
+def _commit(engine: Engine, draft: Draft, out: VerifyOutput) -> None:
+    request = draft.request
+    chosen = out.logits.argmax(-1).tolist()
+    accepted = 0
+    while accepted < len(draft.tokens) and draft.tokens[accepted] == chosen[accepted]:
+        accepted += 1
+    engine.emit(ev.Verified(request.name, request.computed, draft.tokens, accepted))
+    interval = engine.config.decode_interval
+    for t in range(accepted + 1):
+        # Only what is kept is written: the last accepted state, and the one at a boundary.
+        last = t == accepted or chosen[t] in request.stop_tokens
+        if last or (interval is not None and (request.computed + 1) % interval == 0):
+            copies.write_state(engine, request, out.recurrent[t], out.conv[t])
+        decode.advance(engine, request, out.latent[t], out.logits[t])
+        if request.phase is not Phase.DECODE:
+            return
