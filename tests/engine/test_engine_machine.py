@@ -11,16 +11,17 @@ from functools import lru_cache
 
 import pytest
 import torch
+from engine_cases import TINY as MODEL
+from engine_cases import assert_nothing_leaks
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kdalab.cache import parse_placement
-from kdalab.engine import Engine, EngineConfig, Phase, fold
+from kdalab.engine import Engine, EngineConfig, Phase, copies, fold
+from kdalab.engine.drafters import PromptLookup
 from kdalab.engine.view import View, apply
-from kdalab.model import tiny_model
 
-MODEL = tiny_model()
 # Prompts are made of these runs of tokens, so that they share prefixes and part in odd places.
 PIECES = [tuple((7 * i + j * j) % 250 for j in range(n)) for i, n in enumerate((64, 40, 96, 5))]
 
@@ -75,10 +76,30 @@ class EngineMachine(RuleBasedStateMachine):
         active=st.integers(1, 4),
         chunk=st.sampled_from([64, 128, 320]),
         placement=st.sampled_from(["every:64", "every:128", "leaf", "leaf+branch", "all"]),
+        strategy=st.sampled_from(["copy", "extra_buffer", "extra_buffer_lazy"]),
+        overlap=st.booleans(),
+        unified=st.booleans(),
+        lazy=st.booleans(),
+        reserve=st.booleans(),
+        drafts=st.sampled_from([0, 3]),
     )
     def start(
-        self, page: int, memory: int, checkpoints: int, active: int, chunk: int, placement: str
+        self,
+        page: int,
+        memory: int,
+        checkpoints: int,
+        active: int,
+        chunk: int,
+        placement: str,
+        strategy: str,
+        overlap: bool,
+        unified: bool,
+        lazy: bool,
+        reserve: bool,
+        drafts: int,
     ) -> None:
+        if strategy != "copy" and active + checkpoints < 5:
+            checkpoints = 5  # what one request needs when slots are donated
         self.engine = Engine(
             MODEL,
             EngineConfig(
@@ -89,6 +110,13 @@ class EngineMachine(RuleBasedStateMachine):
                 chunk_tokens=chunk,
                 placement=parse_placement(placement),
                 keep_logits=True,
+                strategy=strategy,
+                overlap=overlap,
+                memory="unified" if unified else "split",
+                lazy_compaction=lazy,
+                reserve_output=reserve,
+                draft_tokens=drafts,
+                drafter=PromptLookup(1),
             ),
         )
         self.folded: View = self.engine.empty_view()
@@ -97,7 +125,7 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.engine is not None)
     @rule(tokens=prompts, new=st.integers(0, 4))
     def submit(self, tokens: tuple[int, ...], new: int) -> None:
-        if len(tokens) + new <= self.engine.config.n_pages * self.engine.config.page_tokens:
+        if len(tokens) + new <= self.engine.page_limit * self.engine.config.page_tokens:
             self.engine.submit(tokens, new)
 
     @precondition(lambda self: self.engine is not None)
@@ -117,6 +145,32 @@ class EngineMachine(RuleBasedStateMachine):
         if live:
             self.engine.abort(data.draw(st.sampled_from(live)))
 
+    @precondition(lambda self: self.engine is not None and self.engine.running)
+    @rule(data=st.data())
+    def retract(self, data: st.DataObject) -> None:
+        self.engine.retract(data.draw(st.sampled_from(self.engine.running)), "on purpose")
+
+    @precondition(lambda self: self.engine is not None and self.engine.running)
+    @rule(data=st.data())
+    def copy_now(self, data: st.DataObject) -> None:
+        """A deferred copy is made at any moment before its forward, in any order."""
+        self.engine.settle(data.draw(st.sampled_from(self.engine.running)).name)
+
+    @precondition(lambda self: self.engine is not None and self.engine.buffer is not None)
+    @rule(moves=st.integers(1, 3))
+    def compact(self, moves: int) -> None:
+        self.engine.buffer.compact(moves)
+
+    @precondition(lambda self: self.engine is not None and self.engine.buffer is not None)
+    @rule()
+    def step_while_a_transfer_holds_the_gate(self) -> None:
+        with self.engine.buffer.gate():
+            self.engine.say_moves()
+            first = len(self.engine.events)
+            self.engine.step()
+            assert "Moved" not in {x.name for x in self.engine.events[first:]}
+            self.holds()
+
     @precondition(lambda self: self.engine is not None)
     @rule()
     def drain(self) -> None:
@@ -128,7 +182,7 @@ class EngineMachine(RuleBasedStateMachine):
             if r.phase is not Phase.DECODE or r.computed != r.n_tokens:
                 continue
             _, recurrent, conv, latent = straight(r.tokens)
-            mine = self.engine.active.read(r.active_slot)
+            mine = copies.read_state(self.engine, r)
             assert torch.equal(mine[0], recurrent)
             assert torch.equal(mine[1], conv)
             assert torch.equal(self.engine.latents.gather(r.pages, r.n_tokens), latent)
@@ -137,6 +191,7 @@ class EngineMachine(RuleBasedStateMachine):
     def holds(self) -> None:
         if self.engine is None:
             return
+        self.engine.say_moves()
         self.engine.check()
         for event in self.engine.events[self.seen :]:
             apply(self.folded, event)
@@ -150,15 +205,15 @@ class EngineMachine(RuleBasedStateMachine):
         engine.run(max_steps=1000)
         self.holds()
         assert fold(engine.events, engine.empty_view()) == engine.view()
-        assert engine.active.slots.n_free == engine.config.n_active
+        assert_nothing_leaks(engine)
         for r in engine.requests.values():
-            if r.logits:
+            if len(r.logits) > r.n_tokens - r.restore > 0:
                 logits = torch.stack(r.logits)[: r.n_tokens - r.restore]
                 assert torch.equal(logits, straight(r.tokens)[0][r.restore :][: len(logits)])
             if r.generated:
                 tokens, logits = continued(r.tokens, len(r.generated))
                 assert tuple(r.generated) == tokens
-                assert torch.equal(torch.stack(r.logits[-len(tokens) :]), logits)
+                assert torch.equal(torch.stack(r.logits)[-len(tokens) :], logits[-len(r.logits) :])
             if r.phase is Phase.FINISHED and r.finish_reason == "length":
                 assert len(r.generated) == r.max_new_tokens
 
