@@ -9,6 +9,7 @@ import torch
 
 import kdalab_kernels as kk
 from kdalab.verify.ops import Call, Draw, OpCase, Tensors
+from kdalab.verify.page_op_cases import PAGE_CASES
 from kdalab.verify.state_op_cases import STATE_CASES
 
 
@@ -53,6 +54,18 @@ def _gate(draw: Draw) -> tuple[Tensors, Call]:
         "dt_bias": draw.normal(HV * K),
     }
     return inputs, lambda x, backend: [kk.fused_kda_gate(**x, lower_bound=bound, backend=backend)]
+
+
+def _gate_sum(draw: Draw) -> tuple[Tensors, Call]:
+    tokens = draw.tokens()
+    inputs = {"g": tokens["g"], "cu_seqlens": tokens["cu_seqlens"]}
+    HV, K = inputs["g"].shape[2:]
+    more: Tensors = {"chunk_size": draw.one_of(16, 64)}
+    if draw.one_of(True, False):
+        inputs["g"] = draw.normal(*inputs["g"].shape)
+        inputs["A_log"], inputs["dt_bias"] = draw.normal(HV), draw.normal(HV * K)
+        more["lower_bound"] = draw.one_of(None, -5.0)
+    return inputs, lambda x, backend: [kk.kda_gate_chunk_cumsum(**x, **more, backend=backend)]
 
 
 def _conv(draw: Draw) -> tuple[Tensors, Call]:
@@ -123,6 +136,7 @@ CASES: dict[str, OpCase] = {
     "chunk_kda": _scan(kk.chunk_kda, return_intermediate_states=True),
     "fused_recurrent_kda": _scan(kk.fused_recurrent_kda),
     "fused_kda_gate": OpCase(_gate),
+    "kda_gate_chunk_cumsum": OpCase(_gate_sum),
     "causal_conv1d": OpCase(_conv),
     "causal_conv1d_update": OpCase(_conv_update),
     "l2norm": OpCase(_l2norm),
@@ -130,5 +144,6 @@ CASES: dict[str, OpCase] = {
     "compose": OpCase(_compose),
     "apply": OpCase(_apply),
     **STATE_CASES,
+    **PAGE_CASES,
 }
 """Op -> its case. A test keeps this list complete."""

@@ -155,12 +155,44 @@ def _move(draw: Draw, store: bool) -> tuple[Tensors, Call]:
     return inputs, call
 
 
+def _snapshot(draw: Draw) -> tuple[Tensors, Call]:
+    lengths = draw.one_of((64,), (100,), (128, 0, 70))
+    H, D, W, chunk = 2, 24, draw.one_of(2, 4), 32
+    wanted = [(n, b) for n, size in enumerate(lengths) for b in {size, size // chunk * chunk}]
+    slots = _slots(draw, len(wanted), len(wanted) + 2, padded=len(wanted) > 1)
+    chunks = sum(-(-size // chunk) for size in lengths)
+    inputs = {
+        "states_pool": draw.normal(len(wanted) + 2, H, 20, 16),
+        "conv_pool": draw.normal(len(wanted) + 2, W - 1, D),
+        "h": draw.normal(1, chunks, H, 20, 16),
+        "final_state": draw.normal(len(lengths), H, 20, 16),
+        "conv_inputs": draw.normal(1, sum(lengths), D),
+        "conv_initial": draw.one_of(None, draw.normal(len(lengths), W - 1, D)),
+    }
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+
+    def call(x: Tensors, backend: str) -> Iterable[torch.Tensor]:
+        kk.snapshot_states_inplace(
+            **x,
+            sequences=[n for n, _ in wanted],
+            boundaries=[b for _, b in wanted],
+            slots=slots,
+            cu_seqlens=offsets,
+            chunk_size=chunk,
+            backend=backend,
+        )
+        return x["states_pool"], x["conv_pool"]
+
+    return inputs, call
+
+
 STATE_CASES: dict[str, OpCase] = {
     "fused_recurrent_kda_inplace": OpCase(_decode),
     "fused_recurrent_kda_verify": OpCase(_verify),
     "causal_conv1d_update_inplace": OpCase(_conv_decode),
     "causal_conv1d_verify": OpCase(_conv_verify),
     "commit_verified_inplace": OpCase(_commit, exact=True),
+    "snapshot_states_inplace": OpCase(_snapshot, exact=True),
     "quantize_states": OpCase(_quantize, exact=True),
     "dequantize_states": OpCase(_dequantize, exact=True),
     "store_checkpoints_inplace": OpCase(lambda draw: _move(draw, store=True), exact=True),
