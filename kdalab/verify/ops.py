@@ -5,11 +5,16 @@ token, lengths around a chunk, K != V, dimensions that are no power of two, grou
 empty sequences, gates from 0 to a full reset, nearly parallel keys. The same inputs, rounded to
 fp32, go to the backend, and in fp64 to ``backend="reference"``.
 
-The Triton backend is tried where Triton can run: on a GPU, or with ``TRITON_INTERPRET=1``.
+The Triton kernels run on a GPU where there is one. Without, they are interpreted, in a process of
+their own: whether a kernel is compiled or interpreted is settled when its file is imported.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 import kdalab_kernels as kk
+from kdalab.errors import KdalabError
 from kdalab.verify.claim import Claim, Progress
 
 LIMIT = 2e-5
@@ -93,38 +99,83 @@ class OpCase(NamedTuple):
     exact: bool = False
 
 
-def op_claims(cases: int, seed: int, progress: Progress | None = None) -> list[Claim]:
+Tried = dict[str, tuple[int, float, str]]
+"""Op -> cases, worst difference, and what ran them."""
+
+
+def op_claims(
+    cases: int, seed: int, progress: Progress | None = None, interpret: bool = True
+) -> list[Claim]:
     """One row for every op: all its fast backends that can run here.
 
     Args:
-        cases: random cases for each backend of each op; the interpreted Triton kernels, which
-            need about a second each, are tried on a tenth of them.
+        cases: random cases for each backend of each op; interpreted Triton kernels are slow, and
+            tried on a tenth of them.
         seed: of the random choices.
+        interpret: try the Triton kernels without a GPU too.
     """
     from kdalab.verify.op_cases import CASES
 
+    show = progress or (lambda *_: None)
+    on_gpu = torch.cuda.is_available() and kk.has_triton()
+    parts = [try_ops("torch", cases, seed, show)]
+    if on_gpu:
+        parts.append(try_ops("triton", cases, seed, show))
+    elif interpret and kk.has_triton():
+        show("Triton kernels, interpreted", 0, 1)
+        parts.append(_interpreted(max(1, cases // 10), seed))
     claims = []
-    for done, (name, case) in enumerate(CASES.items()):
-        if progress is not None:
-            progress(f"{name} = specification", done, len(CASES))
-        claims.append(_claim(name, case, cases, seed))
+    for name, case in CASES.items():
+        tried = [part[name] for part in parts if name in part]
+        claims.append(
+            Claim(
+                f"{name} = {'' if case.exact else 'fp64 '}specification",
+                sum(count for count, _, _ in tried),
+                max(worst for _, worst, _ in tried),
+                0.0 if case.exact else LIMIT,
+                "relative",
+                ", ".join(how for _, _, how in tried),
+            )
+        )
     return claims
 
 
-def _claim(name: str, case: OpCase, cases: int, seed: int) -> Claim:
-    worst, tried, seen = 0.0, 0, []
-    for backend in kk.backends_of(name):
-        if backend == "reference" or (backend == "triton" and not triton_runs()):
-            continue
-        interpreted = backend == "triton" and not torch.cuda.is_available()
+def try_ops(backend: str, cases: int, seed: int, progress: Progress) -> Tried:
+    """Every op that has ``backend``, on random cases."""
+    from kdalab.verify.op_cases import CASES
+
+    interpreted = backend == "triton" and not torch.cuda.is_available()
+    how = "triton (interpreted)" if interpreted else backend
+    names = [name for name in CASES if backend in kk.backends_of(name)]
+    tried: Tried = {}
+    for done, name in enumerate(names):
+        progress(f"{name} = specification, {how}", done, len(names))
         random = torch.Generator().manual_seed(seed)
-        count = max(1, cases // 10) if interpreted else cases
-        for _ in range(count):
-            worst = max(worst, compare(case, Draw(random, small=interpreted), backend))
-        tried += count
-        seen.append("triton (interpreted)" if interpreted else backend)
-    title = f"{name} = {'' if case.exact else 'fp64 '}specification"
-    return Claim(title, tried, worst, 0.0 if case.exact else LIMIT, "relative", ", ".join(seen))
+        differences = [
+            compare(CASES[name], Draw(random, small=interpreted), backend) for _ in range(cases)
+        ]
+        tried[name] = (cases, max(differences), how)
+    return tried
+
+
+def _interpreted(cases: int, seed: int) -> Tried:
+    """The Triton kernels in a fresh process with ``TRITON_INTERPRET=1``.
+
+    Raises:
+        KdalabError: the process failed; its last line is in the message.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "kdalab.verify.ops", str(cases), str(seed)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise KdalabError(f"the interpreted Triton kernels could not be tried: {last}")
+    return {
+        name: (n, float(worst), how) for name, (n, worst, how) in json.loads(done.stdout).items()
+    }
 
 
 def compare(case: OpCase, draw: Draw, backend: str) -> float:
@@ -152,17 +203,15 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     return error / size if size else error
 
 
-def triton_runs() -> bool:
-    """Whether Triton kernels can run in this process: on a GPU, or interpreted."""
-    import os
-
-    if not any("triton" in kk.backends_of(op) for op in ("chunk_kda", "l2norm")):
-        return False
-    return torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def _cast(x: Any, dtype: torch.dtype, device: str) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     # Always a copy: ops that work in place must not meet each other's results.
     return x.to(device, dtype if x.is_floating_point() else x.dtype, copy=True)
+
+
+if __name__ == "__main__":
+    from kdalab.threads import use_one_thread
+
+    use_one_thread()
+    print(json.dumps(try_ops("triton", int(sys.argv[1]), int(sys.argv[2]), lambda *_: None)))

@@ -14,7 +14,7 @@ from kdalab_kernels.decode_ops import (
     fused_recurrent_kda_inplace,
     fused_recurrent_kda_verify,
 )
-from kdalab_kernels.dispatch import backends_of
+from kdalab_kernels.dispatch import backends_of, has_triton
 from kdalab_kernels.layer_ops import (
     causal_conv1d,
     causal_conv1d_update,
@@ -71,6 +71,7 @@ __all__ = [
     "fused_recurrent_kda_verify",
     "gather_pages",
     "gather_shard",
+    "has_triton",
     "kda_gate_chunk_cumsum",
     "l2norm",
     "load_checkpoints_inplace",
