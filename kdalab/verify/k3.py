@@ -23,7 +23,7 @@ def _restore_claim(cases: int, seed: int, progress: Progress | None) -> Claim:
     """As ``restore_claims``, everything that is compared in one row."""
     model, chance, worst = tiny_k3_model(), random.Random(seed), Worst()
     while worst.restored < cases and not worst.broken:
-        run_batch(model, chance, BATCH, worst)
+        run_batch(model, chance, min(BATCH, 4 * cases), worst)
         if progress is not None:
             progress("tiny-k3: restored = straight", min(worst.restored, cases), cases)
     off = max(worst.recurrent, worst.conv, worst.latent, worst.logits, worst.decoded)
