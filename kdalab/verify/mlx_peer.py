@@ -18,11 +18,11 @@ def mlx_missing() -> str:
             return f"{package} is not installed (pip install 'mlx[cpu]' mlx-lm)"
     try:
         import mlx.core  # noqa: F401
-    except ImportError as error:  # the package without a backend for this machine
-        return f"mlx cannot be used here: {error}"
-    if importlib.util.find_spec("mlx_lm.models.kimi_k3") is None:
-        return "this mlx-lm has no kimi_k3; 0.32.2 has"
-    return ""
+
+        found = importlib.util.find_spec("mlx_lm.models.kimi_k3")
+    except ImportError as error:  # no backend for this machine, or another transformers
+        return f"mlx-lm cannot be used here: {error}"
+    return "" if found else "this mlx-lm has no kimi_k3; 0.32.2 has"
 
 
 class MlxPeer:
