@@ -4,7 +4,7 @@ from kdalab.engine.config import CELL, EngineConfig
 from kdalab.engine.core import Engine
 from kdalab.engine.events import Event
 from kdalab.engine.faults import Faults
-from kdalab.engine.request import Phase, Request
+from kdalab.engine.request import Phase, Request, Start
 from kdalab.engine.view import NodeView, RequestView, View, fold
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Phase",
     "Request",
     "RequestView",
+    "Start",
     "View",
     "fold",
 ]

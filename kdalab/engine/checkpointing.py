@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kdalab.cache import Committed, PrefixKey
+from kdalab.cache.eviction import account
 from kdalab.engine import events as ev
 from kdalab.engine import room
 from kdalab.engine.request import Request
@@ -61,16 +62,16 @@ def at_end(engine: Engine, request: Request) -> None:
     _say_inserted(engine, request, boundary, slot, done)
 
 
-def take_spare(engine: Engine, request: Request) -> bool:
-    """See that the request has a spare slot; False when none can be had."""
-    if request.spare_slots:
+def take_spare(engine: Engine, request: Request, count: int = 1) -> bool:
+    """See that the request has ``count`` spare slots; False when no more can be had."""
+    if len(request.spare_slots) >= count:
         return True
     if not room.make(engine, 0, 1, request.name, f"a spare slot for {request.name}"):
         return False
     slot = engine.active.allocate(request.name)
     request.spare_slots.append(slot)
     engine.emit(ev.SpareTaken(request.name, slot))
-    return True
+    return take_spare(engine, request, count)
 
 
 def _donate_and_go_on(engine: Engine, request: Request, boundary: int) -> None:
@@ -88,7 +89,8 @@ def _donate_and_go_on(engine: Engine, request: Request, boundary: int) -> None:
         engine.emit(ev.Donated(request.name, slot, request.active_slot, boundary))
     _say_inserted(engine, request, boundary, slot, done)
     if engine.config.how is Strategy.EXTRA_BUFFER:
-        take_spare(engine, request)  # if none can be had now, the next boundary asks again
+        # If none can be had now, the next boundary asks again.
+        take_spare(engine, request, engine.config.held_slots - 1)
 
 
 def _keep(engine: Engine, request: Request, boundary: int) -> None:
@@ -159,6 +161,9 @@ def _say_inserted(
             done.changes,
         )
     )
+    cache = engine.cache
+    capped = account(cache.page_bytes, cache.checkpoint_bytes, done.dropped)
+    engine.give_back(capped, request.name, "the cap of states a path")
 
 
 def _check_finite(engine: Engine, request: Request, slot: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kdalab.cache import Retention
 from kdalab.cache.placement import FORMS, Every, Placement, check_on_grid, grid_of
 from kdalab.engine.drafters import Drafter, PromptLookup
 from kdalab.engine.faults import Faults
@@ -28,6 +29,8 @@ class EngineConfig:
     to the cell. ``poison`` fills freed memory with NaN. ``keep_logits`` keeps every token's
     logits on the request, for comparison. ``check_every_step`` runs ``engine.check()`` after
     each step.
+
+    ``retention`` says what the cache gives up first, and how many states a path may keep.
 
     States: ``strategy`` says how a state becomes a checkpoint (see ``engine.strategy``), and
     ``overlap`` whether a request keeps the second spare that overlapped steps need. With
@@ -54,6 +57,7 @@ class EngineConfig:
     n_checkpoints: int = 32
     chunk_tokens: int = 256
     placement: Placement = field(default_factory=lambda: Every(CELL))
+    retention: Retention = field(default_factory=Retention)
     reuse: bool = True
     poison: bool = True
     keep_logits: bool = False

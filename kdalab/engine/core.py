@@ -53,7 +53,11 @@ class Engine:
         pools = build_pools(model, config)
         self.buffer, self.active, self.checkpoints, self.latents = pools
         self.cache = RadixStateCache(
-            config.page_tokens, config.grid, pools.page_bytes, pools.checkpoint_bytes
+            config.page_tokens,
+            config.grid,
+            pools.page_bytes,
+            pools.checkpoint_bytes,
+            config.retention,
         )
         self.events: list[ev.Event] = []
         self.choices: dict[Work, Choice] = {}
@@ -214,6 +218,10 @@ class Engine:
     def settle(self, name: str) -> None:
         """Make a request's deferred copy now; otherwise its first forward does."""
         copies.settle(self, self.requests[name])
+
+    def state_of(self, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
+        """(recurrent, conv) of a running request after ``request.computed`` tokens, as copies."""
+        return copies.read_state(self, request)
 
     @property
     def page_limit(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kdalab.verify.claim import Claim, Progress
+from kdalab.verify.features import engine_claims
 from kdalab.verify.k3 import k3_claims
 from kdalab.verify.network import chunk_claim, transformers_claims
 from kdalab.verify.ops import op_claims
@@ -21,6 +22,7 @@ class Group(NamedTuple):
 
 GROUPS: tuple[Group, ...] = (
     Group("restored = straight", restore_claims),
+    Group("the engine's features", lambda n, seed, show: engine_claims(min(n, 60), seed, show)),
     Group("chunk form = recurrence", lambda n, seed, _: [chunk_claim(min(n, 200), seed)]),
     Group("ops = specification", lambda n, seed, show: op_claims(min(n, 200), seed, show)),
     Group("model = transformers", lambda n, seed, _: transformers_claims(seed)),

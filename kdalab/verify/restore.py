@@ -8,8 +8,10 @@ prompt is computed from nothing by the model alone: no engine, no cache, no pool
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -38,6 +40,7 @@ class Worst:
     replayed: int = 0
     cold: int = 0
     broken: str = ""
+    events: Counter[str] = field(default_factory=Counter)
 
 
 def restore_claims(cases: int, seed: int, progress: Progress | None = None) -> list[Claim]:
@@ -79,9 +82,11 @@ def restore_claims(cases: int, seed: int, progress: Progress | None = None) -> l
     ]
 
 
-def run_batch(model: HybridModel, chance: random.Random, count: int, worst: Worst) -> None:
-    """One engine, ``count`` prompts, submitted two or three at a time."""
-    engine = random_engine(model, chance)
+def run_batch(
+    model: HybridModel, chance: random.Random, count: int, worst: Worst, **features: Any
+) -> None:
+    """One engine with these features, ``count`` prompts, submitted two or three at a time."""
+    engine = random_engine(model, chance, **features)
     earlier: list[list[int]] = [[chance.randrange(256) for _ in range(MAX_TOKENS)]]
     waiting = count
     while waiting:
@@ -105,12 +110,15 @@ def run_batch(model: HybridModel, chance: random.Random, count: int, worst: Wors
         for request in wave:
             pairs = zip(alone[request.name], request.generated, strict=True)
             worst.decoded = max(worst.decoded, float(sum(a != b for a, b in pairs)))
+    engine.say_moves()
+    for event in engine.events:
+        worst.events[event.name] += 1
     if fold(engine.events, engine.empty_view()) != engine.view():
         worst.broken = worst.broken or "the folded log differs from the live objects"
 
 
-def random_engine(model: HybridModel, chance: random.Random) -> Engine:
-    """An engine with sizes that make sharing, waiting and eviction likely."""
+def random_engine(model: HybridModel, chance: random.Random, **features: Any) -> Engine:
+    """An engine with these features, and sizes that make sharing, waiting, eviction likely."""
     page = chance.choice([8, 16, 32, 64])
     return Engine(
         model,
@@ -124,6 +132,7 @@ def random_engine(model: HybridModel, chance: random.Random) -> Engine:
                 chance.choice(["every:64", "every:128", "every:192", "leaf", "leaf+branch", "all"])
             ),
             keep_logits=True,
+            **features,
         ),
     )
 
@@ -167,7 +176,7 @@ def compare_states(engine: Engine, request: Request, worst: Worst) -> list[int]:
     """The request has just finished its prefill: compare what it holds, and return the tokens
     that it would generate alone."""
     logits, recurrent, conv, latent = straight_through(engine.model, request.tokens)
-    mine = engine.active.read(request.active_slot)
+    mine = engine.state_of(request)
     held = engine.latents.gather(request.pages, request.n_tokens)
     worst.recurrent = max(worst.recurrent, largest(mine[0], recurrent))
     worst.conv = max(worst.conv, largest(mine[1], conv))
