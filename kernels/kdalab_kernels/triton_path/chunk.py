@@ -1,6 +1,6 @@
 """The host side of chunk KDA: two kernels, what is parallel over tiles and what is sequential.
 
-:mod:`.chunk_prepare` reads the inputs once and leaves Qg, Kg, W, U and Aqk; :mod:`.chunk_scan`
+:mod:`.chunk_prepare` reads q, k and g once and leaves Qg, Kg, Ke, T and Aqk; :mod:`.chunk_scan`
 carries the state through them and writes the outputs.
 """
 
@@ -23,8 +23,8 @@ class Prepared:
 
     Qg: torch.Tensor
     Kg: torch.Tensor
-    W: torch.Tensor
-    U: torch.Tensor
+    Ke: torch.Tensor
+    T: torch.Tensor
     Aqk: torch.Tensor
     a: torch.Tensor
     tiles: launch.Tiles
@@ -39,10 +39,10 @@ def tile_size(chunk_size: int, K: int, dtype: torch.dtype) -> int:
 
 def prepare(call: KdaCall) -> Prepared:
     """Everything that does not need the state, for all tiles at once."""
-    q, k, v, g, beta = (x.contiguous() for x in (call.q, call.k, call.v, call.g, call.beta))
+    q, k, g, beta = (x.contiguous() for x in (call.q, call.k, call.g, call.beta))
     B, T, H, K = q.shape
-    HV, V = call.HV, call.V
-    C, BK = tile_size(call.chunk_size, K, q.dtype), launch.next_power_of_2(K, 16)
+    HV, C = call.HV, tile_size(call.chunk_size, K, q.dtype)
+    BK = launch.next_power_of_2(K, 16)
     tiles = launch.tiles(B, T, call.cu_seqlens, C, q.device)
     n_tiles, dtype = len(tiles.table), launch.storage_dtype(q.dtype)
 
@@ -52,8 +52,8 @@ def prepare(call: KdaCall) -> Prepared:
     p = Prepared(
         Qg=rows(BK),
         Kg=rows(BK),
-        W=rows(BK),
-        U=rows(V),
+        Ke=rows(BK),
+        T=rows(C),
         Aqk=rows(C),
         a=torch.empty((n_tiles, HV, BK), dtype=torch.float32, device=q.device),
         tiles=tiles,
@@ -65,7 +65,6 @@ def prepare(call: KdaCall) -> Prepared:
         chunk_prepare_kernel[(n_tiles * HV,)](
             q,
             k,
-            v,
             g,
             beta,
             g if A_log is None else A_log.contiguous(),
@@ -74,8 +73,8 @@ def prepare(call: KdaCall) -> Prepared:
             tiles.offsets,
             p.Qg,
             p.Kg,
-            p.W,
-            p.U,
+            p.Ke,
+            p.T,
             p.Aqk,
             p.a,
             float(call.scale),
@@ -85,10 +84,9 @@ def prepare(call: KdaCall) -> Prepared:
             H=H,
             HV=HV,
             K=K,
-            V=V,
             C=C,
             BK=BK,
-            BV=min(64, launch.next_power_of_2(V, 16)),
+            BC=min(32, BK),
             L2NORM=call.use_qk_l2norm_in_kernel,
             KIND=gate_kind(A_log, call.lower_bound) if call.use_gate_in_kernel else "decay",
             HAS_A=A_log is not None,
@@ -139,8 +137,9 @@ def chunk_kda(call: KdaCall) -> KdaResult:
         chunk_scan_kernel[(triton.cdiv(V, BV) * HV * N,)](
             p.Qg,
             p.Kg,
-            p.W,
-            p.U,
+            p.Ke,
+            call.v.contiguous(),
+            p.T,
             p.Aqk,
             p.a,
             p.a if S0 is None else S0.contiguous(),

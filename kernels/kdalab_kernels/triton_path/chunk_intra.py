@@ -12,6 +12,8 @@ one for the halves of 64.
 the reference exceeds CAP in any channel start again with a reference of their own. A gate bounded
 by -5 never needs a second one; -1000 at every token takes one per token.
 
+A is a sum over channels, so the caller goes through them some at a time, to stay in registers.
+
 A row's numbers depend on no later token: which reference a column takes is settled by the tokens
 before it, and what later tokens contribute to a row is discarded by ``where``, not by multiplying.
 """
@@ -23,20 +25,6 @@ CAP = tl.constexpr(110.0)  # 15 steps of -5 are 108.2 in base 2; 2^110 leaves 2^
 
 
 @triton.jit
-def sums_in_blocks(g3, NB: tl.constexpr, BK: tl.constexpr):
-    """Of log2-decays ``[NB, 16, BK]``: (block's start to token, after the token to block's end).
-
-    The second one is the sum from the *next* token on. Subtracting a token's own decay from the
-    sum that includes it would cancel every digit when that decay is -1000.
-    """
-    since = tl.cumsum(g3, axis=1)
-    place = tl.zeros([NB, 16, BK], tl.int32) + tl.arange(0, 16)[None, :, None]
-    including = tl.cumsum(g3, axis=1, reverse=True)
-    shifted = tl.gather(including, tl.minimum(place + 1, 15), axis=1)
-    return since, tl.where(place < 15, shifted, 0.0)
-
-
-@triton.jit
 def _product(x, E, kt, keep, PRODUCT: tl.constexpr, PRECISION: tl.constexpr):
     return tl.where(keep, tl.dot((x * E).to(PRODUCT), kt, input_precision=PRECISION), 0.0)
 
@@ -45,20 +33,20 @@ def _product(x, E, kt, keep, PRODUCT: tl.constexpr, PRECISION: tl.constexpr):
 def products_between_blocks(
     q,  # [C, BK] any float, rows of the first product
     k,  # [C, BK] rows of the second, columns of both
-    since,  # [NB, 16, BK] as sums_in_blocks returns them
-    until,
+    since,  # [NB, 16, BK] log2-decay from the block's start to each token, with it
+    until,  # [NB, 16, BK] from after each token to the block's end
     total,  # [NB, BK]
+    Aq,  # [C, C] float32, what to add to
+    Ak,
     C: tl.constexpr,
     NB: tl.constexpr,
     BK: tl.constexpr,
     PRODUCT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """``(Aq, Ak)`` where row and column lie in different blocks, ``[C, C]`` float32, else 0."""
+    """``(Aq, Ak)`` with the pairs added whose row lies in a later block than their column."""
     block = tl.arange(0, C) // 16
     b3 = tl.arange(0, NB)
-    Aq = tl.zeros([C, C], tl.float32)
-    Ak = tl.zeros([C, C], tl.float32)
     if NB >= 2:  # odd blocks of 16 read the even ones before them
         E = tl.exp2(tl.where((b3 % 2 == 1)[:, None, None], since, until))
         E = tl.reshape(E, [C, BK])
@@ -85,7 +73,7 @@ def products_in_blocks(
     q,  # as above
     k,
     g3,  # [NB, 16, BK] log2-decay of each token
-    Aq,  # what to add to
+    Aq,
     Ak,
     C: tl.constexpr,
     NB: tl.constexpr,
@@ -93,7 +81,7 @@ def products_in_blocks(
     PRODUCT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """``(Aq, Ak)`` completed by the pairs that lie in one block; 0 above the diagonal."""
+    """``(Aq, Ak)`` with the pairs i >= j of one block added; above the diagonal stays as it is."""
     i = tl.arange(0, C)
     keep = (i[:, None] >= i[None, :]) & (i[:, None] // 16 == i[None, :] // 16)
     p = tl.arange(0, 16)

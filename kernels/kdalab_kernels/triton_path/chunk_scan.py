@@ -3,9 +3,9 @@
 One program per (sequence, value head, block of BV value columns) keeps its part of the state,
 ``[K, BV]`` float32, in registers from the first tile to the last::
 
-    N = U - W S
+    N = T (V - Kg S)
     O = Qg S + Aqk N
-    S = Diag(a) S + Kg^T N
+    S = Diag(a) S + Ke^T N
 
 Every tile's S is used where it is: outputs need no second kernel and no stored states. States at
 chunk starts are written only when asked for.
@@ -21,8 +21,9 @@ from kdalab_kernels.triton_path.compile_specs import CompileSpec, spec
 def chunk_scan_kernel(
     Qg,  # [tokens, HV, BK]
     Kg,  # [tokens, HV, BK]
-    W,  # [tokens, HV, BK]
-    U,  # [tokens, HV, V]
+    Ke,  # [tokens, HV, BK]
+    v,  # [tokens, HV, V]
+    T,  # [tokens, HV, C]
     Aqk,  # [tokens, HV, C]
     a,  # [n_tiles, HV, BK]
     S0,  # [N, HV, K, V], with V_FIRST [N, HV, V, K]
@@ -81,17 +82,19 @@ def chunk_scan_kernel(
                 tl.store(h_p, S, mask=s_m)
         v_m = live[:, None] & in_v[None, :]
         s = S.to(PRODUCT)
-        b_w = tl.load(W + row_at, mask=live[:, None], other=0.0).to(PRODUCT)
-        b_u = tl.load(U + v_at, mask=v_m, other=0.0).to(tl.float32)
-        N = (b_u - tl.dot(b_w, s, input_precision=PRECISION)).to(PRODUCT)
+        b_k = tl.load(Kg + row_at, mask=live[:, None], other=0.0).to(PRODUCT)
+        b_v = tl.load(v + v_at, mask=v_m, other=0.0).to(tl.float32)
+        b_T = tl.load(T + A_at, mask=live[:, None], other=0.0).to(PRODUCT)
+        error = (b_v - tl.dot(b_k, s, input_precision=PRECISION)).to(PRODUCT)
+        N = tl.dot(b_T, error, input_precision=PRECISION).to(PRODUCT)
         b_q = tl.load(Qg + row_at, mask=live[:, None], other=0.0).to(PRODUCT)
         b_A = tl.load(Aqk + A_at, mask=live[:, None], other=0.0).to(PRODUCT)
         O = tl.dot(b_q, s, input_precision=PRECISION)
         O = tl.dot(b_A, N, O, input_precision=PRECISION)
         tl.store(o + v_at, O, mask=v_m)
-        b_k = tl.load(Kg + column_at, mask=live[None, :], other=0.0).to(PRODUCT)
+        b_e = tl.load(Ke + column_at, mask=live[None, :], other=0.0).to(PRODUCT)
         b_a = tl.load(a + a_at).to(tl.float32)
-        S = tl.dot(b_k, N, S * b_a[:, None], input_precision=PRECISION)
+        S = tl.dot(b_e, N, S * b_a[:, None], input_precision=PRECISION)
         row_at += C * HV * BK
         column_at += C * HV * BK
         v_at += C * HV * V
@@ -103,7 +106,7 @@ def chunk_scan_kernel(
 
 def SPECS() -> list[CompileSpec]:
     """A serving prefill (V-first states), and one that exports K-first states at chunk starts."""
-    types = dict.fromkeys(("Qg", "Kg", "W", "U", "Aqk", "o"), "*bf16")
+    types = dict.fromkeys(("Qg", "Kg", "Ke", "v", "T", "Aqk", "o"), "*bf16")
     types |= dict.fromkeys(("a", "S0", "S1", "h"), "*fp32")
     types |= {"order": "*i32"}
     types |= dict.fromkeys(("offsets", "tiles_before", "chunks_before"), "*i64")
