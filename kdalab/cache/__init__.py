@@ -6,6 +6,8 @@ from kdalab.cache.placement import Placement, parse_placement
 from kdalab.cache.protocol import Bytes, Checkpoint, Committed, Evicted, Lease, Lookup, StateCache
 from kdalab.cache.radix import RadixStateCache
 from kdalab.cache.retention import EvictionOrder, Lru, Retention, parse_retention
+from kdalab.cache.snapshot import load as load_cache
+from kdalab.cache.snapshot import save as save_cache
 from kdalab.cache.transfers import Landed, Transfer, Wish
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "StateCache",
     "Transfer",
     "Wish",
+    "load_cache",
     "parse_placement",
     "parse_retention",
+    "save_cache",
 ]

@@ -207,25 +207,30 @@ class RadixTree:
 
     def lock_path(self, node: Node) -> list[Sequence[int]]:
         """Lock the KV from ``node`` up to the root; the pages of each edge, top first."""
-        held, part, root = [], node, self.root
+        held, part, root, freed = [], node, self.root, 0
         while part is not root:
-            part.kv_lock += 1
-            if part.kv_lock == 1:
+            locks = part.kv_lock
+            part.kv_lock = locks + 1
+            pages = part.pages
+            if not locks:
                 del self.kv_lru[part.id]
-                self.evictable_pages -= len(part.pages)
-            held.append(part.pages)
+                freed += len(pages)
+            held.append(pages)
             part = part.parent  # type: ignore[assignment]
+        self.evictable_pages -= freed
         held.reverse()
         return held
 
     def unlock_path(self, node: Node) -> None:
         """Undo ``lock_path``; the whole path counts as just used."""
         self.clock += 1
-        clock, lru, part, root = self.clock, self.kv_lru, node, self.root
+        clock, lru, part, root, freed = self.clock, self.kv_lru, node, self.root, 0
         while part is not root:
-            part.kv_lock -= 1
-            if not part.kv_lock:
+            locks = part.kv_lock - 1
+            part.kv_lock = locks
+            if not locks:
                 part.kv_used = clock
                 lru[part.id] = part  # deepest first: descendants stay before ancestors
-                self.evictable_pages += len(part.pages)
+                freed += len(part.pages)
             part = part.parent  # type: ignore[assignment]
+        self.evictable_pages += freed

@@ -11,7 +11,7 @@ import typer
 from kdalab import __version__
 from kdalab.errors import KdalabError
 
-COMMANDS = ("demo", "size", "replay", "verify", "bench", "plot")
+COMMANDS = ("demo", "size", "replay", "explain", "verify", "bench", "plot")
 """Sub-commands in the order of the help; each is a module of this package."""
 
 
