@@ -79,26 +79,26 @@ def first_tokens(model: HybridModel, n: int, rounds: int) -> list[Figure]:
 
     calls: dict[str, Callable[[], object]] = {"cold": cold}
     for replay in (0, *(r for r in REPLAYS if r < n)):
-        # The text is known to its end; the last state kept lies `replay` tokens before the end of
-        # its last page, and one token more is asked for, so that there is something to compute.
+        # The text is known to its end. A state stands there too, but one token must be computed,
+        # so the last that can be used is the one before: a cell or `replay` tokens more away.
         hit = n - 64 - replay
         warm = _engine(model, placement=parse_placement("leaf"))
         _first(warm, tokens[:hit])
+        _first(warm, tokens)
         name = "full hit" if replay == 0 else f"partial hit, {replay} more"
         calls[name] = lambda e=warm, t=tokens: _first(e, t, keep=False)  # type: ignore[misc]
         calls[f"tail of {name}"] = _tail(model, tokens, hit)
     seconds = medians_in_turns(calls, rounds)
-    figures = [
-        Figure("time to first token", "cold", seconds["cold"] * 1e3, "ms", note=f"{n} tokens")
-    ]
+    group = "time to first token"
+    figures = [Figure(group, "cold", seconds["cold"] * 1e3, "ms", note=f"{n} tokens")]
     for name in calls:
         if f"tail of {name}" not in seconds:
             continue
         taken, alone = seconds[name], seconds[f"tail of {name}"]
-        figures.append(Figure("time to first token", name, taken * 1e3, "ms"))
+        figures.append(Figure(group, name, taken * 1e3, "ms"))
         figures.append(
             Figure(
-                "time to first token",
+                group,
                 f"{name}, against its tail alone",
                 taken / alone,
                 "x",

@@ -117,7 +117,7 @@ def engine(
     quick: Annotated[bool, typer.Option("--quick", help="Smaller; a few seconds.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
 ) -> None:
-    """Time to first token by hit, restore, donation, decode steps; tiny model, one thread."""
+    """Time to first token by hit, restore, donation and decode steps, on the tiny model."""
     from kdalab.bench.engine import bench_engine
     from kdalab.threads import use_one_thread
 

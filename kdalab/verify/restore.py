@@ -118,7 +118,7 @@ def run_batch(
 
 
 def random_engine(model: HybridModel, chance: random.Random, **features: Any) -> Engine:
-    """An engine with these features, and sizes that make sharing, waiting, eviction likely."""
+    """An engine with these features, and sizes that make sharing, waiting and eviction likely."""
     page = chance.choice([8, 16, 32, 64])
     return Engine(
         model,
