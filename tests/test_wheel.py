@@ -79,6 +79,14 @@ def test_plot_draws_a_figure(python: Path, tmp_path: Path) -> None:
     assert [f.name for f in out.glob("*.json")] == ["state_vs_kv.json"]
 
 
+def test_trained_weights_travel_with_it(python: Path) -> None:
+    done = run(
+        python, *("-m", "kdalab.cli.main", "recall", "--pairs", "4", "--episodes", "1", "--json")
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"network": "hybrid"' in done.stdout
+
+
 def test_notebooks_travel_with_it(python: Path) -> None:
     code = "from kdalab.resources import resource_dir as r; print(*r('notebooks').glob('*.ipynb'))"
     done = run(python, "-c", code)

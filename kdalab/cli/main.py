@@ -11,7 +11,17 @@ import typer
 from kdalab import __version__
 from kdalab.errors import KdalabError
 
-COMMANDS = ("demo", "size", "replay", "explain", "verify", "bench", "plot")
+COMMANDS = (
+    "demo",
+    "size",
+    "replay",
+    "explain",
+    "verify",
+    "bench",
+    "recall",
+    "train",
+    "plot",
+)
 """Sub-commands in the order of the help; each is a module of this package."""
 
 

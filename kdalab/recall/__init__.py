@@ -4,7 +4,7 @@ from kdalab.recall.evaluate import CHANCE, NETWORKS, PAIRS, Row, curves
 from kdalab.recall.files import check_free, command_for, load, read_metadata, save
 from kdalab.recall.networks import TITLES, memory_of
 from kdalab.recall.task import KEYS, SIMILARITIES
-from kdalab.recall.train import Plan, Trained, train
+from kdalab.recall.training import Plan, Trained, train
 
 __all__ = [
     "CHANCE",

@@ -59,7 +59,7 @@ def curves(
     networks: Sequence[str] = NETWORKS,
     pairs: Sequence[int] = PAIRS,
     similarities: Sequence[float] = task.SIMILARITIES,
-    episodes: int = 16,
+    episodes: int = 32,
     seed: int = EVALUATION_SEED,
     folder: Path | None = None,
     on_row: OnRow | None = None,

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialise
 
 from kdalab.errors import KdalabError
 from kdalab.model import HybridModel, load_pretrained
 from kdalab.recall.networks import TITLES, config_of
-from kdalab.recall.train import Trained
+from kdalab.recall.training import Trained
 
 SHIPPED = Path(__file__).resolve().parent / "weights"
 """The weights that come with the package."""
@@ -88,7 +88,8 @@ def save(trained: Trained, folder: Path, force: bool = False) -> Path:
     }
     raw = config_of(trained.name).to_hf() | {"dtype": "float32"}
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=target) as scratch:
-        save_file(tensors, Path(scratch) / WEIGHTS, metadata=metadata)
+        # As bytes: the library's own writer makes files that only their owner can read.
+        (Path(scratch) / WEIGHTS).write_bytes(serialise(tensors, metadata=metadata))
         (Path(scratch) / CONFIG).write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
         for name in (CONFIG, WEIGHTS):
             os.replace(Path(scratch) / name, target / name)

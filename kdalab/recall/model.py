@@ -90,7 +90,8 @@ class KDA(nn.Module):
         f = (self.f_b_proj(self.f_a_proj(x)) + self.dt_bias).unflatten(-1, split)
         g = -self.A_log[0, 0].exp() * softplus(f)
         beta = torch.sigmoid(self.b_proj(x))
-        o = chunk_scan(_unit(q), _unit(k), v, g, beta)
+        chunk = min(32, 1 << (x.shape[1] - 1).bit_length())  # no more padding than needed
+        o = chunk_scan(_unit(q), _unit(k), v, g, beta, chunk)
         gate = torch.sigmoid(self.g_b_proj(self.g_a_proj(x)).unflatten(-1, split))
         return self.o_proj((self.o_norm(o) * gate).flatten(-2))
 

@@ -21,9 +21,9 @@ NUMBER_BYTES = 4
 def config_of(name: str) -> KimiLinearConfig:
     """A 4-layer Kimi-Linear network without experts.
 
-    A KDA layer has one head, whose state is 16 x 16 numbers: at most 16 keys at right angles to
-    each other. The latent of MLA (rank 40) is chosen so that a layer of either kind has the same
-    number of weights, to 0.1 %.
+    A KDA layer has one head, whose state is 8 x 8 numbers: room for 8 keys at right angles to each
+    other, 32 in four layers. The latent of MLA (rank 20) is chosen so that the three networks have
+    the same number of weights, to half a percent.
 
     Raises:
         KdalabError: a name that is not one of the three.
@@ -39,13 +39,13 @@ def config_of(name: str) -> KimiLinearConfig:
         intermediate_size=128,
         rms_norm_eps=1e-5,
         linear_num_heads=1,
-        linear_head_dim=16,
+        linear_head_dim=8,
         linear_conv_kernel_dim=4,
         num_attention_heads=1,
-        kv_lora_rank=40,
-        qk_nope_head_dim=16,
-        qk_rope_head_dim=8,
-        v_head_dim=16,
+        kv_lora_rank=20,
+        qk_nope_head_dim=12,
+        qk_rope_head_dim=4,
+        v_head_dim=8,
         q_lora_rank=None,
         # Every layer is dense; the format still wants numbers for the experts.
         num_experts=1,

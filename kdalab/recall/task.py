@@ -7,10 +7,12 @@ would be measured at another skill. An episode is ``n`` store tokens, then ``min
 each for another of the stored keys; the answer to a question is the value stored with its key.
 
 Keys are fixed directions in a small space, in three banks of equal size. A bank's keys come in
-families of four, and the cosine between two keys of a family is the bank's *similarity*: 0 (keys in
-random directions), 0.5 or 0.9. There are as many families as the space has dimensions, so that what
-a family has in common cannot just be projected away. An episode takes its keys from one bank,
-family by family: at similarity 0.9 every question has three near-twins of its key among the pairs.
+families of four, and the cosine between two keys of a family is the bank's *similarity*: 0, 0.9 or
+0.99. Keys of different families point in random directions, whatever the bank. There are as many
+families as the space has dimensions, so that what a family has in common cannot just be projected
+away. An episode takes its keys from one bank, family by family, so that a key is stored together
+with the other three of its family. What to do about that a network has to learn: the keys are
+always the same 384, the episodes are not.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import torch
 
 from kdalab.errors import KdalabError
 
-SIMILARITIES = (0.0, 0.5, 0.9)
+SIMILARITIES = (0.0, 0.9, 0.99)
 """Cosine between two keys of one family, bank by bank."""
 
 KEYS, FAMILY = 128, 4

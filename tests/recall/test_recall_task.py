@@ -120,8 +120,8 @@ def test_the_embedding_says_key_value_and_role_and_survives_fp16() -> None:
     [
         (0, 4, None, "at least 1, not 0"),
         (1, 0, None, "1 to 128 pairs"),
-        (1, 129, 0.5, "1 to 128 pairs"),
-        (1, 4, 0.7, "use one of 0, 0.5, 0.9"),
+        (1, 129, 0.9, "1 to 128 pairs"),
+        (1, 4, 0.7, "use one of 0, 0.9, 0.99"),
     ],
 )
 def test_impossible_episodes_are_refused(
