@@ -125,3 +125,37 @@ class KdaCall:
             final = None if final is None else final.transpose(-1, -2).contiguous()
             h = None if h is None else h.transpose(-1, -2).contiguous()
         return KdaResult(o, final, h)
+
+
+def summary_call(k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor) -> KdaCall:
+    """The call whose final state ``[B, HV, K, V + K]`` is ``[b | M]`` of the span.
+
+    The state is widened by K columns that start as the identity and are written with v = 0. They
+    come out as M; the V columns that start at 0 come out as b. What it is made of is at least
+    float32: a product of many maps M magnifies the rounding of each.
+    """
+    B, _, _, K = k.shape
+    HV, V = v.shape[2:]
+    dtype = torch.float64 if k.dtype == torch.float64 else torch.float32
+    start = torch.zeros(B, HV, K, V + K, dtype=dtype, device=k.device)
+    start[..., V:].diagonal(dim1=-2, dim2=-1).fill_(1.0)
+    k = k.to(dtype)
+    return KdaCall(
+        q=k,
+        k=k,
+        v=torch.nn.functional.pad(v.to(dtype), (0, K)),
+        g=g,
+        beta=beta,
+        scale=1.0,
+        initial_state=start,
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=False,
+        use_gate_in_kernel=False,
+        use_beta_sigmoid_in_kernel=False,
+        allow_neg_eigval=False,
+        lower_bound=None,
+        A_log=None,
+        dt_bias=None,
+        state_v_first=False,
+        cu_seqlens=None,
+    )

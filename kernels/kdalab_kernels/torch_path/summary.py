@@ -2,7 +2,7 @@
 
 import torch
 
-from kdalab_kernels.call import KdaCall
+from kdalab_kernels.call import summary_call
 from kdalab_kernels.torch_path.chunk import chunk_kda
 
 
@@ -11,37 +11,11 @@ def chunk_summary(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`kdalab_kernels.chunk_summary`, for checked arguments.
 
-    One scan gives both parts: the state is widened by K columns that start as the identity and
-    are written with v = 0. They come out as M; the V columns that start at 0 come out as b.
+    One scan gives both parts: see :func:`kdalab_kernels.call.summary_call`.
     """
-    B, _, _, K = k.shape
-    HV, V = v.shape[2:]
-    dtype = torch.float64 if k.dtype == torch.float64 else torch.float32
-    start = torch.zeros(B, HV, K, V + K, dtype=dtype, device=k.device)
-    start[..., V:].diagonal(dim1=-2, dim2=-1).fill_(1.0)
-    result = chunk_kda(
-        KdaCall(
-            q=k,
-            k=k,
-            v=torch.nn.functional.pad(v, (0, K)),
-            g=g,
-            beta=beta,
-            scale=1.0,
-            initial_state=start,
-            output_final_state=True,
-            use_qk_l2norm_in_kernel=False,
-            use_gate_in_kernel=False,
-            use_beta_sigmoid_in_kernel=False,
-            allow_neg_eigval=False,
-            lower_bound=None,
-            A_log=None,
-            dt_bias=None,
-            state_v_first=False,
-            cu_seqlens=None,
-        )
-    )
+    result = chunk_kda(summary_call(k, v, g, beta))
     assert result.final_state is not None
-    b, M = result.final_state.split((V, K), dim=-1)
+    b, M = result.final_state.split((v.shape[-1], k.shape[-1]), dim=-1)
     return M.contiguous(), b.contiguous()
 
 

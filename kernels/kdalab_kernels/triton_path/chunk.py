@@ -16,6 +16,8 @@ from kdalab_kernels.triton_path.chunk_prepare import chunk_prepare_kernel
 from kdalab_kernels.triton_path.chunk_scan import chunk_scan_kernel
 from kdalab_kernels.triton_path.gate import LOG2_E, gate_kind
 
+SCAN_BYTES = 163840  # shared memory of two stages of the scan at K = V = 128, BV = 64, bfloat16
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -95,7 +97,7 @@ def prepare(call: KdaCall) -> Prepared:
             PRODUCT=launch.product_kind(q.dtype),
             PRECISION=launch.product_precision(q.dtype),
             LOG2_E=LOG2_E,
-            num_warps=8,
+            num_warps=8 if C == 64 else 4,
             num_stages=2,
         )
     return p
@@ -110,6 +112,14 @@ def value_block(programs: int, V: int, BK: int, device: torch.device) -> int:
     while widest > 16 and programs * triton.cdiv(V, widest) < cores:
         widest //= 2
     return widest
+
+
+def scan_stages(device: torch.device) -> int:
+    """2 (load the next tile while computing) where two tiles fit the fast memory of a core."""
+    if device.type == "cpu" or torch.version.hip:
+        return 1
+    properties = torch.cuda.get_device_properties(device)
+    return 2 if properties.shared_memory_per_block_optin >= SCAN_BYTES else 1
 
 
 def chunk_kda(call: KdaCall) -> KdaResult:
@@ -163,6 +173,6 @@ def chunk_kda(call: KdaCall) -> KdaResult:
             PRODUCT=launch.product_kind(call.q.dtype),
             PRECISION=launch.product_precision(call.q.dtype),
             num_warps=4,
-            num_stages=2,
+            num_stages=scan_stages(device),
         )
     return KdaResult(o, S1, h)

@@ -155,6 +155,6 @@ def SPECS() -> list[CompileSpec]:
     full = {**common, **dict.fromkeys(flags, True), "KIND": "bounded"}
     plain = {**common, **dict.fromkeys(flags, False), "KIND": "decay"}
     return [
-        spec("chunk_prepare", chunk_prepare_kernel, types, full, num_warps=4),
-        spec("chunk_prepare_plain", chunk_prepare_kernel, types, plain, num_warps=4),
+        spec("chunk_prepare", chunk_prepare_kernel, types, full, num_warps=8),
+        spec("chunk_prepare_plain", chunk_prepare_kernel, types, plain, num_warps=8),
     ]
