@@ -10,7 +10,7 @@ import torch
 from kdalab_kernels import checks, slot_checks
 from kdalab_kernels.call import KdaCall
 from kdalab_kernels.dispatch import implementation
-from kdalab_kernels.ops import _checked_call
+from kdalab_kernels.ops import checked_call
 from kdalab_kernels.slot_checks import Slots
 
 
@@ -233,7 +233,7 @@ def _checked_decode(
     )
     A_log, dt_bias, scale, lower_bound = gate
     l2norm, gate_in_kernel, sigmoid, negative = flags
-    call = _checked_call(
+    call = checked_call(
         q=q,
         k=k,
         v=v,

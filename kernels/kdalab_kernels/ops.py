@@ -80,7 +80,7 @@ def chunk_kda(
     if safe_gate and use_gate_in_kernel and (lower_bound is None or not -5 <= lower_bound < 0):
         raise ValueError(f"lower_bound: safe_gate expects [-5, 0), given {lower_bound}")
     states = (torch.float32, torch.float64) if q.dtype == torch.float64 else (torch.float32,)
-    call = _checked_call(
+    call = checked_call(
         q=q,
         k=k,
         v=v,
@@ -136,7 +136,7 @@ def fused_recurrent_kda(
     """
     checks.qkvgb(q, k, v, g, beta)
     run = implementation("fused_recurrent_kda", backend, q.device, q.dtype)
-    call = _checked_call(
+    call = checked_call(
         q=q,
         k=k,
         v=v,
@@ -160,7 +160,7 @@ def fused_recurrent_kda(
     return result.o, result.final_state
 
 
-def _checked_call(
+def checked_call(
     *,
     q: torch.Tensor,
     k: torch.Tensor,
