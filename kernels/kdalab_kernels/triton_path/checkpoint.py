@@ -223,7 +223,18 @@ def _launch_int8(
         constants["KIND"] = SCALE_KINDS[scale.dtype]
     kernel = store_int8_kernel if storing else load_int8_kernel
     kernel[(len(src) * blocks, L)](
-        *pools, *windows, src, dst, n_src, n_dst, HV, conv_size, *numbers, **constants, num_warps=4
+        *pools,
+        *windows,
+        src,
+        dst,
+        n_src,
+        n_dst,
+        HV,
+        conv_size,
+        *numbers,
+        **constants,
+        num_warps=4,
+        num_stages=2,
     )
 
 

@@ -117,6 +117,7 @@ def _run(
             SILU=activation == "silu",
             INPLACE=windows is None,
             num_warps=4,
+            num_stages=2,
         )
     return y
 

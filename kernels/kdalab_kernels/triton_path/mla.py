@@ -299,8 +299,11 @@ def mla_decode_paged(
         BM=BM,
         BT=32,
         num_warps=8,
+        num_stages=2,
     )
-    mla_merge_kernel[(N * H,)](parts, lse, o, H, splits, R=value_dim, BR=constants["BR"])
+    mla_merge_kernel[(N * H,)](
+        parts, lse, o, H, splits, R=value_dim, BR=constants["BR"], num_stages=2
+    )
     return o
 
 
@@ -340,6 +343,7 @@ def mla_prefill_paged(
         BM=BM,
         BT=32,
         num_warps=8,
+        num_stages=2,
     )
     return o
 

@@ -148,6 +148,7 @@ def _launch(
         SCATTER=scatter,
         BLOCK=block,
         num_warps=8,
+        num_stages=2,
     )
 
 

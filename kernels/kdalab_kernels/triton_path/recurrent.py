@@ -213,6 +213,7 @@ def run_recurrent(
         call.lower_bound or 0.0,
         **constants,
         num_warps=4,
+        num_stages=2,
     )
     return o
 

@@ -135,6 +135,7 @@ def copy_rows(
             *strides,
             BLOCK=block,
             num_warps=8 if block >= 4096 else 4,
+            num_stages=2,
         )
 
 

@@ -96,6 +96,7 @@ def snapshot_states_inplace(call: SnapshotCall) -> None:
         W1=W1,
         BLOCK=block,
         num_warps=8,
+        num_stages=2,
     )
 
 
