@@ -6,12 +6,14 @@ a fast wrong answer is of no use to anyone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kdalab.bench import cases
 from kdalab.bench.cases import Case, Shape
 from kdalab.bench.timing import copy_rate, matmul_rate, medians_in_turns
+
+Medians = Callable[[Mapping[str, Callable[[], object]], int], dict[str, float]]
 
 DEFAULT_SHAPES = (
     Shape(1, 4096, 4, 128, 128),
@@ -66,7 +68,10 @@ def default_cases(shapes: Iterable[Shape] = DEFAULT_SHAPES) -> list[Case]:
 
 
 def bench_kernels(
-    chosen: Iterable[Case], repeats: int = 5, rates: Rates | None = None
+    chosen: Iterable[Case],
+    repeats: int = 5,
+    rates: Rates | None = None,
+    medians: Medians = medians_in_turns,
 ) -> tuple[Rates, list[Row]]:
     """Measure every implementation in every case.
 
@@ -74,6 +79,7 @@ def bench_kernels(
         chosen: what to measure; see :func:`default_cases`.
         repeats: timed rounds per case after one warm-up round; the median is kept.
         rates: of this machine; measured first when None.
+        medians: the clock: median seconds of calls that take turns, so often.
 
     Returns:
         The rates, and a row for every implementation, also for a peer that is not here.
@@ -84,18 +90,27 @@ def bench_kernels(
     rows: list[Row] = []
     with torch.no_grad():
         for case in chosen:
-            rows += _bench_case(case, repeats, rates)
+            rows += _bench_case(case, repeats, rates, medians)
     return rates, rows
 
 
-def _bench_case(case: Case, repeats: int, rates: Rates) -> list[Row]:
+def _bench_case(case: Case, repeats: int, rates: Rates, medians: Medians) -> list[Row]:
     prepared = case.prepare()
-    errors = {name: prepared.error(name, call()) for name, call in prepared.calls.items()}
-    seconds = medians_in_turns(prepared.calls, repeats)
+    calls, notes = dict(prepared.calls), dict(prepared.notes)
+    errors: dict[str, float | None] = {}
+    for name, call in prepared.calls.items():
+        try:
+            errors[name] = prepared.error(name, call())
+        except Exception as error:  # a peer that cannot run here is a row that says so
+            if name.startswith("kdalab"):
+                raise
+            notes[name] = f"fails: {str(error)[:120]}"
+            del calls[name]
+    seconds = medians(calls, repeats)
     baseline = next((seconds[name] for name in case.names if name in seconds), None)
     rows = []
     for name in case.names:
-        s, note = seconds.get(name), prepared.notes.get(name, "")
+        s, note = seconds.get(name), notes.get(name, "")
         if s is None or baseline is None:
             blank = (None,) * 5
             rows.append(Row(case.op, case.size, name, *blank, note, dict(case.sizes)))

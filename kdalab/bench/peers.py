@@ -25,7 +25,7 @@ class Fallback(NamedTuple):
 
 def fla_naive() -> tuple[FlaNaive | None, str]:
     """fla-core's naive functions, or None and why."""
-    module, why_not = _module("fla.ops.kda.naive")
+    module, why_not = find("fla.ops.kda.naive")
     if module is None:
         return None, why_not
     return FlaNaive(module.naive_recurrent_kda, module.naive_chunk_kda), ""
@@ -33,7 +33,7 @@ def fla_naive() -> tuple[FlaNaive | None, str]:
 
 def transformers_fallback() -> tuple[Fallback | None, str]:
     """transformers' own torch functions (behind its wrappers, which prefer fla), or why not."""
-    module, why_not = _module("transformers.models.kimi_linear.modeling_kimi_linear")
+    module, why_not = find("transformers.models.kimi_linear.modeling_kimi_linear")
     if module is None:
         return None, why_not
     names = "chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"
@@ -44,7 +44,7 @@ def transformers_fallback() -> tuple[Fallback | None, str]:
     return Fallback(*(getattr(f, "__wrapped__", f) for f in functions)), ""
 
 
-def _module(name: str) -> tuple[ModuleType | None, str]:
+def find(name: str) -> tuple[ModuleType | None, str]:
     try:
         with warnings.catch_warnings():  # both warn at import that a CPU is not their home
             warnings.simplefilter("ignore")
