@@ -27,7 +27,7 @@ class PrefixKey:
     n_tokens: int
 
     @classmethod
-    def from_tokens(cls, tokens: Sequence[int], page_tokens: int) -> PrefixKey:
+    def from_tokens(cls, tokens: Sequence[int] | np.ndarray, page_tokens: int) -> PrefixKey:
         """Key of a token sequence with pages of ``page_tokens`` tokens.
 
         Raises:

@@ -89,7 +89,8 @@ def from_dict(data: object) -> RadixStateCache:
     head = _Fields(data, "the snapshot")
     if head.data.get("format") != FORMAT or head.data.get("version") != VERSION:
         raise KdalabError(f"not a cache snapshot: it must say format {FORMAT!r}, version {VERSION}")
-    cache = RadixStateCache(*(head.number(n, 1) for n in _HEAD))
+    page, grid, page_bytes, state_bytes = (head.number(n, 1) for n in _HEAD)
+    cache = RadixStateCache(page, grid, page_bytes, state_bytes)
     kind = head.data.get("key")
     if kind not in ("tokens", "blocks"):
         raise KdalabError("the snapshot: key must be 'tokens' or 'blocks'")

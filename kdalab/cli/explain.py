@@ -121,13 +121,14 @@ def _read_ids(path: Path) -> list[int]:
     except UnicodeDecodeError:
         raise KdalabError(f"{path} is not text; give token ids as a JSON list") from None
     try:
-        ids = json.loads(text) if text.lstrip().startswith("[") else text.replace(",", " ").split()
-        ids = [i if type(i) is int else int(i) if isinstance(i, str) else None for i in ids]
+        if not text.lstrip().startswith("["):
+            return [int(word) for word in text.replace(",", " ").split()]
+        ids = json.loads(text)
+        if all(type(i) is int for i in ids):
+            return list(ids)
     except (ValueError, RecursionError):
-        ids = [None]
-    if None in ids:
-        raise KdalabError(f"{path} must hold whole numbers: a JSON list, or numbers apart")
-    return ids
+        pass
+    raise KdalabError(f"{path} must hold whole numbers: a JSON list, or numbers apart")
 
 
 def _plain(lookup: Lookup) -> dict[str, Any]:
