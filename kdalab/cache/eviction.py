@@ -82,8 +82,8 @@ def sweep(tree: RadixTree, node: Node | None, dropped: list[Dropped]) -> None:
 def cap_path(tree: RadixTree, tail: Node, cap: int) -> list[Dropped]:
     """Keep at most ``cap`` states on the path to ``tail``: the shallowest inside go first.
 
-    Soft, as SGLang's ``--mamba-max-states-per-path``: a fork serves other paths too, a locked
-    state is being read, and one with a transfer under way is being copied to the host.
+    Soft, as SGLang's ``--mamba-max-states-per-path``: a fork serves other paths too, and a locked
+    state is being read, by a request or by a copy to the host that is under way.
     """
     held = [n for n in tail.up_to(tree.root) if n.state is not None]
     excess = len(held) - cap
@@ -91,7 +91,7 @@ def cap_path(tree: RadixTree, tail: Node, cap: int) -> list[Dropped]:
     for node in reversed(held):
         if excess <= 0:
             break
-        if node is tail or len(node.children) >= 2 or node.state_lock or node.host_lock:
+        if node is tail or len(node.children) >= 2 or node.state_lock:
             continue
         dropped.append(Dropped(node.id, tree.drop_state(node), (), removed=False))
         excess -= 1

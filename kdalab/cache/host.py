@@ -11,31 +11,17 @@ SGLang's HiCache, decided without tensors. Three rules:
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kdalab.cache import eviction
-from kdalab.cache.keys import PrefixKey
+from kdalab.cache.host_copies import HostCopies, lacks_copy, lacks_state
 from kdalab.cache.node import Node
-from kdalab.cache.protocol import (
-    BackedUp,
-    Bytes,
-    Change,
-    Checkpoint,
-    Dropped,
-    Evicted,
-    Lookup,
-    Revived,
-)
-from kdalab.cache.transfers import Direction, Flight, Landed, Segment, Transfer, Wish
+from kdalab.cache.protocol import BackedUp, Change, Checkpoint, Dropped, Evicted, Lookup, Revived
+from kdalab.cache.transfers import Direction, Flight, Landed, Transfer, Wish, cut_into_segments
 from kdalab.errors import KdalabError
 
-if TYPE_CHECKING:
-    from kdalab.cache.radix import RadixStateCache
 
-
-class HostTier:
+class HostTier(HostCopies):
     """Host copies of a radix cache's nodes, and the transfers that make and read them.
 
     Args:
@@ -50,56 +36,23 @@ class HostTier:
             raise KdalabError(
                 f"write_through = {write_through!r} hits; use 1 (copy at the first use) or more"
             )
+        super().__init__()
         self.write_through = write_through
-        self.kv_lru: OrderedDict[int, Node] = OrderedDict()
-        self.state_lru: OrderedDict[int, Node] = OrderedDict()
-        self.cached_pages = 0
-        self.cached_states = 0
         self.flights: dict[int, Flight] = {}
         self._due: dict[int, Node] = {}
         self._next_job = 1
-        self._tree: RadixStateCache | None = None
-
-    def attach(self, tree: RadixStateCache) -> None:
-        """Serve ``tree`` from now on; one cache only."""
-        if self._tree is not None:
-            raise KdalabError("this host tier serves a cache already; make one for each cache")
-        self._tree = tree
-
-    @property
-    def tree(self) -> RadixStateCache:
-        """The cache that it serves."""
-        if self._tree is None:
-            raise KdalabError("this host tier serves no cache yet; RadixStateCache(..., host=tier)")
-        return self._tree
 
     # -- what is known and what is due -------------------------------------------------------
-
-    def reach(
-        self, path: Sequence[Node], beyond: Node | None, matched: int, key: PrefixKey
-    ) -> tuple[int, int, int | None]:
-        """(tokens of KV on the device, deepest state of either level, restore point once what
-        the host holds is brought back)."""
-        nodes = [*path, beyond] if beyond is not None else path
-        kv = next((n.start for n in nodes if not n.pages), matched)
-        known, back = 0, None
-        for node in reversed(path):
-            if node.state is not None or node.host_state is not None:
-                known = known or node.end
-                if node.end < key.n_tokens:
-                    back = node.end
-                    break
-        return kv, known, back
 
     def count(self, deepest_first: Sequence[Node]) -> None:
         """One more request has used these nodes of a path: younger, and perhaps hot by now."""
         self.tree.clock += 1
         for node in deepest_first:
             node.hits += 1
-            if node.hits >= self.write_through and _lacks_copy(node):
+            if node.hits >= self.write_through and lacks_copy(node):
                 self._due[node.id] = node
         if deepest_first:
-            self._touch(deepest_first[0])
+            self.use(deepest_first[0])
 
     def due(self) -> tuple[Wish, ...]:
         """Nodes that are hot and lack a copy, the longest known first.
@@ -108,13 +61,13 @@ class HostTier:
         """
         wishes = []
         for node in list(self._due.values()):
-            if self.tree.nodes.get(node.id) is not node or not _lacks_copy(node):
+            if self.tree.nodes.get(node.id) is not node or not lacks_copy(node):
                 del self._due[node.id]
                 continue
             missing = self._missing_copies(node)
             if missing is not None:
                 pages = sum(len(n.pages) for n in missing)
-                wishes.append(Wish(node.id, node.end, pages, _lacks_state(node)))
+                wishes.append(Wish(node.id, node.end, pages, lacks_state(node)))
         return tuple(wishes)
 
     # -- transfers ---------------------------------------------------------------------------
@@ -139,13 +92,13 @@ class HostTier:
                 "copy of its path is under way. Ask due() again"
             )
         wanted = sum(len(n.pages) for n in missing)
-        if len(pages) != wanted or (slot is not None) != _lacks_state(node):
+        if len(pages) != wanted or (slot is not None) != lacks_state(node):
             raise KdalabError(
                 f"{node} needs {wanted:,} host pages and "
-                f"{'one slot' if _lacks_state(node) else 'no slot'} for its state; given: "
+                f"{'one slot' if lacks_state(node) else 'no slot'} for its state; given: "
                 f"{len(pages):,} and {'none' if slot is None else 'one'}"
             )
-        segments = _cut(missing, pages)
+        segments = cut_into_segments(missing, pages)
         state = None
         if slot is not None:
             assert node.state is not None
@@ -188,7 +141,7 @@ class HostTier:
                 f"{'one slot' if node.state is None else 'no slot'} for its state; given: "
                 f"{len(pages):,} and {'none' if slot is None else 'one'}"
             )
-        segments = _cut(missing, pages)
+        segments = cut_into_segments(missing, pages)
         state, locks_state = None, node.state is not None
         if slot is not None:
             assert node.host_state is not None
@@ -229,34 +182,6 @@ class HostTier:
             self._due.pop(flight.node.id, None)
         return self._let_go(flight)
 
-    # -- room on the host --------------------------------------------------------------------
-
-    def evict(self, need: Bytes) -> Evicted:
-        """Give up host copies, least recently used first, by the bytes of a device page and slot.
-
-        ``kv_bytes`` and ``state_bytes`` of the answer are those freed *on the host*. A node that
-        had nothing but its copy goes, and what becomes useless with it.
-        """
-        tree, dropped = self.tree, list[Dropped]()
-        page, state = tree.page_bytes, tree.checkpoint_bytes
-        kv0, state0 = self.cached_pages * page, self.cached_states * state
-        while kv0 - self.cached_pages * page < need.kv and self.kv_lru:
-            self._drop_copy(next(iter(self.kv_lru.values())), dropped)
-        while state0 - self.cached_states * state < need.state and self.state_lru:
-            self._drop_state_copy(next(iter(self.state_lru.values())), dropped)
-        floor = kv0 + state0 - need.either
-        while self.cached_pages * page + self.cached_states * state > floor and self.kv_lru:
-            leaf = next(iter(self.kv_lru.values()))
-            old = next(iter(self.state_lru.values()), None)
-            if old is not None and old.host_state_used < leaf.host_used:
-                self._drop_state_copy(old, dropped)
-            else:
-                self._drop_copy(leaf, dropped)
-        gone = eviction.account(page, state, dropped)
-        return gone._replace(
-            kv_bytes=len(gone.host_pages) * page, state_bytes=len(gone.host_states) * state
-        )
-
     # -- what the tree tells -----------------------------------------------------------------
 
     def on_split(self, upper: Node, lower: Node, pages: int) -> None:
@@ -266,14 +191,14 @@ class HostTier:
             for flight in self.flights.values():
                 flight.split(upper, lower, pages)
         elif upper.host_pages:
-            self._touch(upper)
+            self.use(upper)
         if lower.id in self._due:
             self._due[upper.id] = upper
 
     def on_detach(self, node: Node) -> tuple[tuple[int, ...], int | None]:
         """``node`` leaves the tree: its copies go with it."""
         self._due.pop(node.id, None)
-        return self._clear(node)
+        return self.clear(node)
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -343,7 +268,7 @@ class HostTier:
         for part in node.up_to(tree.root):
             part.host_lock -= 1
         tree.unlock_path(flight.anchor)
-        self._touch(node)
+        self.use(node)
         dropped: list[Dropped] = []
         eviction.sweep(tree, node, dropped)
         return eviction.account(tree.page_bytes, tree.checkpoint_bytes, dropped)
@@ -381,64 +306,3 @@ class HostTier:
         tree.set_state(node, Checkpoint(slot, node.end))
         changes.append(Revived(node.id, slot))
         return duplicates, False
-
-    def _touch(self, node: Node) -> None:
-        """The copies on the path to ``node`` are the youngest, and its state's copy with them."""
-        self.tree.clock += 1
-        for part in node.up_to(self.tree.root):
-            if part.host_pages and not part.host_lock:
-                part.host_used = self.tree.clock
-                self.kv_lru[part.id] = part
-                self.kv_lru.move_to_end(part.id)
-                if part.host_state is not None and (part is node or part.id not in self.state_lru):
-                    part.host_state_used = self.tree.clock
-                    self.state_lru[part.id] = part
-                    self.state_lru.move_to_end(part.id)
-
-    def _clear(self, node: Node) -> tuple[tuple[int, ...], int | None]:
-        pages, slot = tuple(node.host_pages), None
-        node.host_pages = ()
-        self.kv_lru.pop(node.id, None)
-        self.cached_pages -= len(pages)
-        if node.host_state is not None:
-            slot, node.host_state = node.host_state.slot, None
-            self.state_lru.pop(node.id, None)
-            self.cached_states -= 1
-        return pages, slot
-
-    def _drop_copy(self, node: Node, dropped: list[Dropped]) -> None:
-        if not node.pages and not node.kv_lock:
-            # Nothing hangs below: it would live from copies of its own, and they go first.
-            parent = node.parent
-            dropped.append(self.tree.detach(node))
-            eviction.sweep(self.tree, parent, dropped)
-            return
-        pages, slot = self._clear(node)
-        dropped.append(Dropped(node.id, None, (), False, pages, slot))
-        eviction.sweep(self.tree, node, dropped)
-
-    def _drop_state_copy(self, node: Node, dropped: list[Dropped]) -> None:
-        assert node.host_state is not None
-        slot, node.host_state = node.host_state.slot, None
-        del self.state_lru[node.id]
-        self.cached_states -= 1
-        dropped.append(Dropped(node.id, None, (), False, (), slot))
-        eviction.sweep(self.tree, node, dropped)
-
-
-def _lacks_state(node: Node) -> bool:
-    return node.state is not None and node.host_state is None
-
-
-def _lacks_copy(node: Node) -> bool:
-    return bool(node.pages) and (not node.host_pages or _lacks_state(node))
-
-
-def _cut(nodes: Sequence[Node], pages: Sequence[int]) -> list[Segment]:
-    """One segment a node: its share of ``pages``, in order."""
-    segments, at = [], 0
-    for node in nodes:
-        n = len(node.pages or node.host_pages)
-        segments.append(Segment(node, tuple(pages[at : at + n])))
-        at += n
-    return segments

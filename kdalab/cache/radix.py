@@ -16,6 +16,7 @@ The structure is in ``tree``, what enters in ``insertion``, what goes in ``evict
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 from kdalab.cache import eviction, insertion, radix_check
@@ -33,7 +34,7 @@ from kdalab.cache.protocol import (
     Lookup,
     Revived,
 )
-from kdalab.cache.retention import Retention
+from kdalab.cache.retention import Lru, Retention
 from kdalab.cache.tree import RadixTree
 from kdalab.errors import KdalabError
 from kdalab.spec import StateKind
@@ -68,6 +69,8 @@ class RadixStateCache(RadixTree):
         if host is not None:
             host.attach(self)
             self.host = host
+        # Nothing to do after a commit but what the tree does itself.
+        self._is_plain = host is None and replace(self.retention, order=Lru()) == Retention()
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -212,7 +215,8 @@ class RadixStateCache(RadixTree):
         boundary = checkpoint.boundary
         insertion.check_commit(self, lease, key, pages, boundary)
         self.key_width = key.page_bytes
-        self.unlock_state(lease)
+        if lease.id in self._state_locked:
+            self.unlock_state(lease)
         start = self.nodes[lease.node]
         changes: list[Change] = []
         passed = insertion.descend(self, start, key, boundary, changes)
@@ -240,7 +244,8 @@ class RadixStateCache(RadixTree):
         fresh = passed[0].pages if len(passed) == 1 else chain(*[n.pages for n in passed])
         moved = self._lease(node, lease.pages + tuple(fresh), key)
         own = tuple(pages[: duplicates // self.page_tokens]) if duplicates else ()
-        return Committed(moved, own, existed, tuple(changes), self._after_commit(passed))
+        dropped = () if self._is_plain else self._after_commit(passed)
+        return Committed(moved, own, existed, tuple(changes), dropped)
 
     def _after_commit(self, passed: list[Node]) -> tuple[Dropped, ...]:
         """Uses to be counted beyond the last state's, and the cap of states a path."""

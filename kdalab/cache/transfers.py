@@ -94,3 +94,13 @@ class Flight:
                 self.segments.insert(index, Segment(upper, part.targets[:pages]))
                 part.targets = part.targets[pages:]
                 return
+
+
+def cut_into_segments(nodes: Sequence[Node], pages: Sequence[int]) -> list[Segment]:
+    """One segment a node: its share of ``pages``, in order."""
+    segments, at = [], 0
+    for node in nodes:
+        n = len(node.pages or node.host_pages)
+        segments.append(Segment(node, tuple(pages[at : at + n])))
+        at += n
+    return segments

@@ -133,7 +133,7 @@ class RadixTree:
     def detach(self, node: Node) -> Dropped:
         """Take a childless, unlocked node out of the tree, with all that it holds."""
         assert node.parent is not None
-        slot = self.drop_state(node)
+        slot = self.drop_state(node) if node.state is not None else None
         pages = self.drop_pages(node)
         host_pages: tuple[int, ...] = ()
         host_state = None
