@@ -22,6 +22,7 @@ from kdalab.memory import CACHE
 
 if TYPE_CHECKING:
     from kdalab.model import HybridModel
+    from kdalab.spec import StateIdentity
 
 NOTHING = Evicted(0, 0, (), (), ())
 
@@ -45,10 +46,17 @@ class Engine:
     Args:
         model: takes states in and gives states out; keeps none.
         config: sizes and switches.
+        identity: of every state in this engine's cache; requests that name another are refused.
     """
 
-    def __init__(self, model: HybridModel, config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        model: HybridModel,
+        config: EngineConfig | None = None,
+        identity: StateIdentity | None = None,
+    ) -> None:
         self.model = model
+        self.identity = identity
         self.config = config = config or EngineConfig()
         pools = build_pools(model, config)
         self.buffer, self.active, self.checkpoints, self.latents = pools
@@ -73,6 +81,7 @@ class Engine:
         max_new_tokens: int = 16,
         name: str | None = None,
         stop_tokens: Iterable[int] = (),
+        identity: StateIdentity | None = None,
     ) -> Request:
         """Queue a prompt.
 
@@ -81,11 +90,17 @@ class Engine:
             max_new_tokens: tokens to generate greedily; 0 prefills only.
             name: unique name; by default A, B, C, ...
             stop_tokens: ids that end the request when generated.
+            identity: what the caller expects states to be of; by default whatever they are.
 
         Raises:
+            IdentityMismatchError: an identity that differs from the cache's; each field is named.
             KdalabError: an empty prompt, an id outside the vocabulary, a name in use, or a
                 prompt that does not fit the pools even when they are empty. Nothing was taken.
         """
+        if identity is not None:
+            if self.identity is None:
+                raise KdalabError("this engine's cache has no identity; give one to Engine(...)")
+            self.identity.require_equal(identity)
         ids = admission.as_ids(tokens)
         name = name if name is not None else self._next_name()
         admission.check_request(self, ids, max_new_tokens, name)

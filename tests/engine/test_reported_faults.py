@@ -7,6 +7,8 @@ can show is tested in ``tests/cache``.
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from engine_cases import (
@@ -22,9 +24,10 @@ from engine_cases import (
 )
 
 from kdalab.cache import Bytes, Retention
-from kdalab.engine import Engine, Phase
+from kdalab.engine import Engine, EngineConfig, Phase
 from kdalab.engine import events as ev
 from kdalab.errors import KdalabError
+from kdalab.spec import IdentityMismatchError, StateIdentity
 
 HOW = ["copy", "extra_buffer", "extra_buffer_lazy"]
 
@@ -335,3 +338,15 @@ def test_d_lost_tokens_are_told_with_their_reason() -> None:
     assert (fell.token_match, fell.restore) == (112, 0)
     assert fell.binding
     assert sum(x.end - x.start for x in of_type(e, ev.Replayed) if x.request == "B") == 112
+
+
+def test_a_request_of_another_identity_is_refused_and_takes_nothing() -> None:
+    mine = StateIdentity("tiny", "seed 0", "bytes")
+    e = Engine(TINY, EngineConfig(), identity=mine)
+    with pytest.raises(IdentityMismatchError, match="model_version: 'seed 0' and 'seed 1'"):
+        e.submit([1], 1, identity=dataclasses.replace(mine, model_version="seed 1"))
+    with pytest.raises(KdalabError, match="has no identity"):
+        engine().submit([1], 1, identity=mine)
+    assert not e.requests
+    assert not e.events
+    e.submit([1], 1, identity=dataclasses.replace(mine))
