@@ -39,19 +39,36 @@ def settle(engine: Engine, request: Request) -> None:
 
 def read_state(engine: Engine, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
     """(recurrent, conv) after ``request.computed`` tokens, as copies."""
+    return engine.active.read(_source(engine, request))
+
+
+def read_states(engine: Engine, requests: list[Request]) -> tuple[torch.Tensor, torch.Tensor]:
+    """As ``read_state``, stacked: [request, ...] each."""
+    return engine.active.read_many([_source(engine, r) for r in requests])
+
+
+def _source(engine: Engine, request: Request) -> int:
     settle(engine, request)
-    slot = request.source_slot if request.source_slot >= 0 else request.active_slot
-    return engine.active.read(slot)
+    return request.source_slot if request.source_slot >= 0 else request.active_slot
 
 
 def write_state(
     engine: Engine, request: Request, recurrent: torch.Tensor, conv: torch.Tensor
 ) -> None:
     """What the forward made goes into the active slot; what it read from is let go."""
+    write_states(engine, [request], recurrent[None], conv[None])
+
+
+def write_states(
+    engine: Engine, requests: list[Request], recurrent: torch.Tensor, conv: torch.Tensor
+) -> None:
+    """As ``write_state``, for the rows of a batch."""
     if engine.config.faults.quantise_in_recurrence:
         recurrent = dequantise(*quantise(recurrent), recurrent.dtype)
-    engine.active.write(request.active_slot, recurrent, conv, request.name)
-    if request.source_slot >= 0:
-        request.source_slot = -1
-        if request.lease is not None:
-            engine.cache.unlock_state(request.lease)
+    slots, owners = [r.active_slot for r in requests], [r.name for r in requests]
+    engine.active.write_many(slots, recurrent, conv, owners)
+    for request in requests:
+        if request.source_slot >= 0:
+            request.source_slot = -1
+            if request.lease is not None:
+                engine.cache.unlock_state(request.lease)

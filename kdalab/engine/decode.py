@@ -36,27 +36,43 @@ def run_batch(engine: Engine, requests: list[Request]) -> None:
 
 def _run_rows(engine: Engine, requests: list[Request]) -> None:
     engine.dispatch(Work.DECODE)
-    states = [copies.read_state(engine, r) for r in requests]
     out = engine.model.decode(
         torch.tensor([r.token_at(r.computed) for r in requests]),
         [r.computed for r in requests],
-        torch.stack([recurrent for recurrent, _ in states]),
-        torch.stack([conv for _, conv in states]),
+        *copies.read_states(engine, requests),
         [engine.latents.gather(r.pages, r.computed) for r in requests],
     )
-    for row, request in enumerate(requests):
-        copies.write_state(engine, request, out.recurrent[row], out.conv[row])
-        advance(engine, request, out.latent[row], out.logits[row])
+    copies.write_states(engine, requests, out.recurrent, out.conv)
+    write_latents(engine, requests, out.latent)
+    chosen = choices(out.logits)
+    for request, token, logits in zip(requests, chosen, out.logits, strict=True):
+        advance(engine, request, token, logits)
 
 
-def advance(engine: Engine, request: Request, latent: torch.Tensor, logits: torch.Tensor) -> None:
-    """The state has seen one token more: its latents, a boundary if it is one, the next token.
+def choices(logits: torch.Tensor) -> list[int]:
+    """The most likely token of each row [row, vocab]; -1 where the logits are not finite."""
+    finite = logits.isfinite().all(-1)
+    tokens: list[int] = torch.where(finite, logits.argmax(-1), -1).tolist()
+    return tokens
+
+
+def write_latents(engine: Engine, requests: list[Request], latent: torch.Tensor) -> None:
+    """The latents [row, MLA layer, latent|rope] of each request's next token."""
+    engine.latents.write_tokens(
+        [r.pages for r in requests],
+        [r.computed for r in requests],
+        latent,
+        [r.name for r in requests],
+    )
+
+
+def advance(engine: Engine, request: Request, token: int, logits: torch.Tensor) -> None:
+    """States and latents of one token more are in place: a boundary if it is one, the next token.
 
     Args:
-        latent: [MLA layer, latent|rope] of the token.
-        logits: [vocab] after it.
+        token: the choice after it, as ``choices`` gives it.
+        logits: [vocab] that it was made from.
     """
-    engine.latents.write(request.pages, request.computed, latent.unsqueeze(1), request.name)
     request.computed += 1
     checkpointing.in_decode(engine, request)
     if engine.config.keep_logits:
@@ -64,15 +80,14 @@ def advance(engine: Engine, request: Request, latent: torch.Tensor, logits: torc
     if request.computed < request.n_known:  # resumed: this token was chosen before
         engine.emit(ev.Replayed(request.name, request.computed - 1, request.computed))
     else:
-        take_token(engine, request, logits)
+        take_token(engine, request, token)
 
 
-def take_token(engine: Engine, request: Request, logits: torch.Tensor) -> None:
-    """Choose the most likely token; end the request when it has all it asked for."""
-    if not bool(logits.isfinite().all()):
+def take_token(engine: Engine, request: Request, token: int) -> None:
+    """Append the chosen token; end the request when it has all it asked for."""
+    if token < 0:
         engine.finish(request, "failed: its logits are not finite")
         return
-    token = int(torch.argmax(logits))
     request.generated.append(token)
     engine.emit(ev.Decoded(request.name, token, request.computed))
     if token in request.stop_tokens:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from kdalab.errors import KdalabError
 from kdalab_kernels.dispatch import backends_of, implementation
@@ -43,6 +44,7 @@ class Choice:
     why: str
 
 
+@cache
 def choose(work: Work, backend: str = "auto") -> Choice:
     """The op and backend of a phase.
 

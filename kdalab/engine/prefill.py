@@ -94,7 +94,7 @@ def _first_token(engine: Engine, request: Request) -> None:
     if request.max_new_tokens == 0:
         engine.finish(request, "prefilled")
     else:
-        decode.take_token(engine, request, request.logits[-1])
+        decode.take_token(engine, request, decode.choices(request.logits[-1][None])[0])
 
 
 def _trusted(request: Request) -> int:

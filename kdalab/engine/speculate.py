@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-
 from kdalab.engine import copies, decode
 from kdalab.engine import events as ev
 from kdalab.engine.dispatch import Work
@@ -58,13 +56,11 @@ def run_drafts(engine: Engine, drafts: list[Draft]) -> None:
 
 def _run(engine: Engine, drafts: list[Draft]) -> None:
     requests = [d.request for d in drafts]
-    states = [copies.read_state(engine, r) for r in requests]
     outs = verify_tokens(
         engine.model,
         [(r.token_at(r.computed), *d.tokens) for r, d in zip(requests, drafts, strict=True)],
         [r.computed for r in requests],
-        torch.stack([recurrent for recurrent, _ in states]),
-        torch.stack([conv for _, conv in states]),
+        *copies.read_states(engine, requests),
         [engine.latents.gather(r.pages, r.computed) for r in requests],
     )
     for draft, out in zip(drafts, outs, strict=True):
@@ -73,7 +69,7 @@ def _run(engine: Engine, drafts: list[Draft]) -> None:
 
 def _commit(engine: Engine, draft: Draft, out: VerifyOutput) -> None:
     request = draft.request
-    chosen = out.logits.argmax(-1).tolist()
+    chosen = decode.choices(out.logits)
     accepted = 0
     while accepted < len(draft.tokens) and draft.tokens[accepted] == chosen[accepted]:
         accepted += 1
@@ -84,6 +80,7 @@ def _commit(engine: Engine, draft: Draft, out: VerifyOutput) -> None:
         last = t == accepted or chosen[t] in request.stop_tokens
         if last or (interval is not None and (request.computed + 1) % interval == 0):
             copies.write_state(engine, request, out.recurrent[t], out.conv[t])
-        decode.advance(engine, request, out.latent[t], out.logits[t])
+        decode.write_latents(engine, [request], out.latent[t : t + 1])
+        decode.advance(engine, request, chosen[t], out.logits[t])
         if request.phase is not Phase.DECODE:
             return

@@ -75,6 +75,11 @@ class StateBuffers:
         row = self.slots.place(slot)
         return self.recurrent[row].clone(), self.conv[row].clone()
 
+    def read_many(self, slots: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """(recurrent, conv) of several slots, stacked in their order: [slot, ...] each."""
+        rows = torch.tensor([self.slots.place(slot) for slot in slots], dtype=torch.long)
+        return self.recurrent[rows], self.conv[rows]
+
     def is_finite(self, slot: int) -> bool:
         """False when a slot holds poison, or a state that has overflowed."""
         row = self.slots.place(slot)
@@ -128,10 +133,36 @@ class ActivePool(StateBuffers):
         """
         row = self._writable(slot, owner)
         # Both before either: a state is never half overwritten.
-        self._check_state("recurrent", recurrent, self.recurrent)
-        self._check_state("conv", conv, self.conv)
+        self._check_state("recurrent", recurrent[None], self.recurrent)
+        self._check_state("conv", conv[None], self.conv)
         self.recurrent[row] = recurrent
         self.conv[row] = conv
+
+    def write_many(
+        self,
+        slots: Sequence[int],
+        recurrent: torch.Tensor,
+        conv: torch.Tensor,
+        owners: Sequence[str],
+    ) -> None:
+        """Overwrite both states of several slots: [slot, ...] each, and each slot's owner.
+
+        The states must not lie in this pool themselves.
+
+        Raises:
+            KdalabError: as ``write``; or a slot is named twice. Nothing was written.
+        """
+        if not len(set(slots)) == len(slots) == len(owners) == len(recurrent) == len(conv):
+            raise KdalabError(
+                f"{len(recurrent)} and {len(conv)} states of {len(owners)} owners for slots "
+                f"{list(slots)}; give as many of each, and each slot once"
+            )
+        pairs = zip(slots, owners, strict=True)
+        rows = torch.tensor([self._writable(slot, owner) for slot, owner in pairs])
+        self._check_state("recurrent", recurrent, self.recurrent)
+        self._check_state("conv", conv, self.conv)
+        self.recurrent[rows] = recurrent
+        self.conv[rows] = conv
 
     def free(self, slot: int, owner: str) -> None:
         """Give the slot back and poison it."""
@@ -140,9 +171,9 @@ class ActivePool(StateBuffers):
 
     @staticmethod
     def _check_state(name: str, state: torch.Tensor, pool: torch.Tensor) -> None:
-        if state.shape != pool.shape[1:] or state.dtype != pool.dtype:
+        if state.shape[1:] != pool.shape[1:] or state.dtype != pool.dtype:
             raise KdalabError(
-                f"a {name} state {list(state.shape)} of {state.dtype}; a slot holds "
+                f"a {name} state {list(state.shape[1:])} of {state.dtype}; a slot holds "
                 f"{list(pool.shape[1:])} of {pool.dtype}"
             )
 

@@ -71,18 +71,44 @@ class LatentPool:
             return
         written = range(start // size, (start + n - 1) // size + 1)
         self._check_table(pages, start + n)
-        for page in pages[written.start : written.stop]:
-            holder = self.slots.owner(page)
-            if holder != owner:
-                raise KdalabError(
-                    f"latent page {page} belongs to {holder or 'nobody'}; {owner} must not write it"
-                )
-        for index in written:
-            row = self.slots.place(pages[index])
+        rows = [self._writable(page, owner) for page in pages[written.start : written.stop]]
+        for index, row in zip(written, rows, strict=True):
             first, last = max(start, index * size), min(start + n, (index + 1) * size)
             self.data[row, :, first - index * size : last - index * size] = latent[
                 :, first - start : last - start
             ]
+
+    def write_tokens(
+        self,
+        tables: Sequence[Sequence[int]],
+        positions: Sequence[int],
+        latent: torch.Tensor,
+        owners: Sequence[str],
+    ) -> None:
+        """Write one token of each of several requests.
+
+        Args:
+            tables: each request's page table, from token 0 on.
+            positions: of each token.
+            latent: [request, MLA layer, channel].
+            owners: must own the pages that are written.
+
+        Raises:
+            KdalabError: as ``write``. Nothing was written.
+        """
+        _, n_layers, _, dim = self.data.shape
+        if tuple(latent.shape) != (len(tables), n_layers, dim) or min(positions, default=0) < 0:
+            raise KdalabError(
+                f"latents {list(latent.shape)} of {len(tables)} tokens; expected "
+                f"[{len(tables)}, {n_layers}, {dim}] at positions of 0 or later"
+            )
+        rows, offsets = [], []
+        for table, position, owner in zip(tables, positions, owners, strict=True):
+            self._check_table(table, position + 1)
+            index, offset = divmod(position, self.page_tokens)
+            rows.append(self._writable(table[index], owner))
+            offsets.append(offset)
+        self.data[torch.tensor(rows), :, torch.tensor(offsets)] = latent
 
     def gather(self, pages: Sequence[int], n: int) -> torch.Tensor:
         """Latents of tokens [0, n) in order: [MLA layer, n, channel] (a copy).
@@ -99,6 +125,14 @@ class LatentPool:
         index = torch.tensor([self.slots.place(page) for page in used])
         whole = self.data[index].transpose(0, 1).reshape(n_layers, -1, dim)
         return whole[:, :n]
+
+    def _writable(self, page: int, owner: str) -> int:
+        holder = self.slots.owner(page)
+        if holder != owner:
+            raise KdalabError(
+                f"latent page {page} belongs to {holder or 'nobody'}; {owner} must not write it"
+            )
+        return self.slots.place(page)
 
     def _check_table(self, pages: Sequence[int], n: int) -> None:
         if len(pages) * self.page_tokens < n:

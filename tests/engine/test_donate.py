@@ -229,7 +229,7 @@ def test_int8_restores_are_close_and_the_run_that_left_them_is_exact() -> None:
     assert 0 < worst(b, model) < 0.05
     size = e.checkpoints.slot_bytes
     assert [x.bytes for x in of_type(e, ev.CopiedOnWrite)] == [size]
-    assert e.active.slot_bytes / size > 1.5  # the tinier the heads, the more the scales weigh
+    assert e.active.slot_bytes > size
 
 
 def test_rounding_inside_the_recurrence_is_worse_than_once_a_snapshot() -> None:
@@ -246,13 +246,16 @@ def test_rounding_inside_the_recurrence_is_worse_than_once_a_snapshot() -> None:
     exact = engine(model)
     d = exact.submit(shared[:70], 60)
     exact.run()
-    same = 6  # tokens of the prompt's end, computed from equal inputs by all three
+    pairs = zip(b.generated, c.generated, d.generated, strict=True)
+    same = next((i for i, three in enumerate(pairs) if len(set(three)) > 1), 60)
 
     def error(r: Request) -> float:
-        got, want = torch.stack(r.logits), torch.stack(d.logits)
-        return float((got[-60 - same + 1 : -59] - want[-60 - same + 1 : -59]).abs().mean())
+        """Mean over the steps at which all three have read the same tokens."""
+        got, want = torch.stack(r.logits[-60:]), torch.stack(d.logits[-60:])
+        return float((got[: same + 1] - want[: same + 1]).abs().mean())
 
     assert b.restore == 64
+    assert same > 5
     assert 0 < error(b) < error(c)
     assert [x.fault for x in of_type(inside, ev.FaultInjected)] == ["quantise_in_recurrence"]
     assert not cached_states(inside)  # what a fault spoils never enters the cache

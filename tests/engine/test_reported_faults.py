@@ -252,7 +252,7 @@ def test_c_a_state_finds_room_in_a_unified_buffer_full_of_cached_pages() -> None
 
 def test_c_cached_states_yield_to_pages_as_well() -> None:
     model = tinier_model()
-    e = engine(model, memory="unified", n_pages=12, n_active=1, n_checkpoints=8)
+    e = engine(model, memory="unified", n_pages=40, n_active=1, n_checkpoints=8)
     for seed in range(8):
         e.submit([(seed * 7 + i) % 64 for i in range(64)], 0)
         e.run()
