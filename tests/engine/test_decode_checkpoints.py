@@ -24,10 +24,14 @@ HOW = ["copy", "extra_buffer", "extra_buffer_lazy"]
 PROMPT = SHARED[:100]
 
 
-def decoded_states(tokens: list[int], n: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-    """Length -> states of a prompt and ``n`` greedy tokens, by the model alone."""
+OUTPUT = TINY.greedy(PROMPT, 110)
+
+
+def decoded_states(
+    tokens: list[int], out: list[int]
+) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    """Length -> states after a prompt and each of its greedy tokens, by the model alone."""
     recurrent, conv, latent = TINY.states(tokens)
-    out = TINY.greedy(tokens, n)
     found = {}
     for i, token in enumerate(out):
         step = TINY.decode(
@@ -39,7 +43,7 @@ def decoded_states(tokens: list[int], n: int) -> dict[int, tuple[torch.Tensor, t
     return found
 
 
-STATES = decoded_states(PROMPT, 110)
+STATES = decoded_states(PROMPT, OUTPUT)
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -48,7 +52,7 @@ def test_the_state_at_a_decode_boundary_is_that_of_just_that_token(how: str, dra
     e = engine(strategy=how, decode_interval=64, draft_tokens=drafts)
     r = e.submit(PROMPT, 100)
     e.run()
-    assert r.generated == TINY.greedy(PROMPT, 100)
+    assert r.generated == OUTPUT[:100]
     kept = cached_states(e)
     assert set(kept) == ({64, 128, 192} if how == "copy" else {64, 192})  # a donor gives its last
     for boundary, slot in kept.items():
@@ -118,7 +122,7 @@ def test_a_retracted_request_goes_on_where_it_was(how: str, memory: str, steps: 
     assert (r.phase, r.slots, r.pages) == (Phase.WAITING, (), [])
     assert r.generated == known
     e.run()
-    assert r.generated == TINY.greedy(PROMPT, 50)
+    assert r.generated == OUTPUT[:50]
     if steps == 40:
         assert r.restore == 128  # from its own output, not only from its prompt
     assert fold(e.events, e.empty_view()) == e.view()

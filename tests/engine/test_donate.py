@@ -18,7 +18,7 @@ from engine_cases import (
     worst,
 )
 
-from kdalab.engine import EngineConfig, Faults, Phase, Request, Start, copies
+from kdalab.engine import Faults, Phase, Request, Start, copies, room
 from kdalab.engine import events as ev
 from kdalab.engine.strategy import Strategy, held_slots, slots_per_request
 from kdalab.errors import KdalabError
@@ -113,22 +113,21 @@ def test_lazily_a_spare_is_taken_just_before_it_is_needed() -> None:
 
 
 def test_a_boundary_without_a_spare_is_skipped_and_the_next_is_not() -> None:
-    e = engine(strategy="extra_buffer_lazy", n_active=2, n_checkpoints=2, max_running=1)
-    e.submit(SHARED[:64], 0)
-    e.run()
-    r = e.submit(tail(3, 200), 1)
-    hostages = []
-    for _ in range(30):
-        if e.active.slots.n_free and r.phase is not Phase.WAITING:
-            hostages.append(e.active.slots.allocate("cache")[0])
-        e.config = EngineConfig(
-            **{f: getattr(e.config, f) for f in e.config.__slots__ if f != "check_every_step"}
-        )
-        e.step()
-        if e.is_idle:
-            break
+    e = engine(
+        strategy="extra_buffer_lazy", n_active=2, n_checkpoints=2, chunk_tokens=64,
+        max_running=1, check_every_step=False,  # slots and a lease are held by hand below
+    )  # fmt: skip
+    r = e.submit(SHARED, 1)
+    e.step()
+    hold = e.cache.acquire(e.cache.lookup(r.key))
+    hostages = e.active.slots.allocate("somebody", e.active.slots.n_free)
+    e.step()
+    assert [x.boundary for x in of_type(e, ev.SnapshotSkipped)] == [128]
     for slot in hostages:
-        e.active.free(slot, "cache")
+        e.active.free(slot, "somebody")
+    e.give_back(e.cache.release(hold), "", "a test")
+    e.run()
+    assert [x.boundary for x in of_type(e, ev.Donated)] == [64, 192]
     assert worst(r) == 0
     assert_nothing_leaks(e)
 
@@ -163,16 +162,27 @@ def test_admission_counts_every_slot_of_every_request() -> None:
     assert_nothing_leaks(e)
 
 
-def test_with_2n_slots_all_prefixes_locked_no_state_is_left_for_the_cache() -> None:
-    """Why 3 and not 2: each of N requests holds its slot and locks the state it came from."""
-    for slots, left in ((4, 0), (6, 2)):
-        e = engine(memory="unified", n_active=2, n_checkpoints=2, n_pages=64, placement="every:64")
-        assert e.buffer is not None
-        owned = [e.active.allocate("A") for _ in range(2)]
-        locked = [e.active.allocate("B") for _ in range(2)]
-        assert len(owned) + len(locked) + left == slots
-        for slot in (*owned, *locked):
-            e.active.free(slot, "A" if slot in owned else "B")
+def test_with_2n_slots_and_all_prefixes_locked_none_is_left_for_a_state_on_its_way() -> None:
+    """Why 3 and not 2: each of N requests owns a slot and locks the state it came from."""
+    for slots, left in ((4, False), (6, True)):
+        e = engine(memory="unified", n_active=3, n_checkpoints=5, check_every_step=False)
+        prefixes = [tail(seed, 64) for seed in range(2)]
+        for prefix in prefixes:
+            e.submit(prefix, 0)
+        e.run()
+        requests = [e.submit(p + tail(9), 2) for p in prefixes]
+        holds = [e.cache.acquire(e.cache.lookup(r.key)) for r in requests]
+        own = e.active.slots.allocate("requests", 2)
+        rest = e.active.slots.allocate("beyond the pool", e.active.slots.n_free - (slots - 4))
+        assert e.cache.evictable_states == 0
+        assert room.make(e, 0, 1, "", "a test") is left
+        for owner, taken in (("requests", own), ("beyond the pool", rest)):
+            for slot in taken:
+                e.active.free(slot, owner)
+        for hold in holds:
+            e.give_back(e.cache.release(hold), "", "a test")
+        e.run()
+        assert_nothing_leaks(e)
 
 
 @pytest.mark.parametrize("how", ["copy", *DONATING])

@@ -213,7 +213,9 @@ class EngineMachine(RuleBasedStateMachine):
             if r.generated:
                 tokens, logits = continued(r.tokens, len(r.generated))
                 assert tuple(r.generated) == tokens
-                assert torch.equal(torch.stack(r.logits)[-len(tokens) :], logits[-len(r.logits) :])
+                if r.logits:  # a retraction forgets them
+                    mine = torch.stack(r.logits)[-len(tokens) :]
+                    assert torch.equal(mine, logits[-len(r.logits) :])
             if r.phase is Phase.FINISHED and r.finish_reason == "length":
                 assert len(r.generated) == r.max_new_tokens
 

@@ -256,12 +256,12 @@ def test_c_cached_states_yield_to_pages_as_well() -> None:
     for seed in range(8):
         e.submit([(seed * 7 + i) % 64 for i in range(64)], 0)
         e.run()
-    n_states = len(cached_states(e))
-    assert n_states > 2
+    assert e.cache.cached_states > 2
     big = e.page_limit * e.config.page_tokens - 2
     r = e.submit([5] * big, 1)
     e.run()
     assert r.finish_reason == "length"
+    assert any(d.state is not None for x in of_type(e, ev.Evicted) for d in x.dropped)
     assert_nothing_leaks(e)
 
 
