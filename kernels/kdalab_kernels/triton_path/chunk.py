@@ -119,7 +119,9 @@ def scan_stages(device: torch.device) -> int:
     if device.type == "cpu" or torch.version.hip:
         return 1
     properties = torch.cuda.get_device_properties(device)
-    return 2 if properties.shared_memory_per_block_optin >= SCAN_BYTES else 1
+    # Not every version of torch says what a kernel can get by asking; 48 KiB are always there.
+    most = getattr(properties, "shared_memory_per_block_optin", 48 << 10)
+    return 2 if most >= SCAN_BYTES else 1
 
 
 def chunk_kda(call: KdaCall) -> KdaResult:

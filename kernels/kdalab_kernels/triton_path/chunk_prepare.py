@@ -13,6 +13,8 @@ Norm, gate and sigmoid happen on the way in: raw inputs are read once and nothin
 Channels come BC at a time; only A, ``[C, C]``, lasts from one group to the next.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -149,7 +151,7 @@ def SPECS() -> list[CompileSpec]:
     types |= dict.fromkeys(("A_log", "dt_bias", "a"), "*fp32")
     types |= {"table": "*i32", "offsets": "*i64"}
     types |= dict.fromkeys(("scale", "eps", "lower_bound", "beta_scale"), "fp32")
-    common = {"H": 96, "HV": 96, "K": 128, "C": 64, "BK": 128, "BC": 32}
+    common: dict[str, Any] = {"H": 96, "HV": 96, "K": 128, "C": 64, "BK": 128, "BC": 32}
     common |= {"PRODUCT": tl.bfloat16, "PRECISION": None, "LOG2_E": LOG2_E}
     flags = ("L2NORM", "HAS_A", "HAS_BIAS", "SIGMOID")
     full = {**common, **dict.fromkeys(flags, True), "KIND": "bounded"}

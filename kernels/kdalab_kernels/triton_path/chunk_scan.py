@@ -11,6 +11,8 @@ Every tile's S is used where it is: outputs need no second kernel and no stored 
 chunk starts are written only when asked for.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -110,7 +112,7 @@ def SPECS() -> list[CompileSpec]:
     types |= dict.fromkeys(("a", "S0", "S1", "h"), "*fp32")
     types |= {"order": "*i32"}
     types |= dict.fromkeys(("offsets", "tiles_before", "chunks_before"), "*i64")
-    common = {"HV": 96, "K": 128, "V": 128, "C": 64, "BK": 128, "BV": 64}
+    common: dict[str, Any] = {"HV": 96, "K": 128, "V": 128, "C": 64, "BK": 128, "BV": 64}
     common |= {"HAS_S0": True, "WRITE_S1": True, "PRODUCT": tl.bfloat16, "PRECISION": None}
     serving = {**common, "V_FIRST": True, "EVERY": 0}
     exporting = {**common, "V_FIRST": False, "EVERY": 1}
