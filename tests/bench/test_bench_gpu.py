@@ -119,10 +119,10 @@ def test_bytes_of_a_decode_are_its_states_twice():
 
 def test_a_failed_check_fails_the_command_and_is_valid_json(monkeypatch):
     monkeypatch.setattr(
-        "kdalab.cli.bench.run_checks",
+        "kdalab.bench.gpu_checks.run_checks",
         lambda checks, progress: [Checked("op", "c", "float32", 1e-5, float("inf"), "no")],
     )
-    monkeypatch.setattr("kdalab.cli.bench.require_gpu", lambda: None)
+    monkeypatch.setattr("kdalab.bench.gpu.require_gpu", lambda: None)
     result = CliRunner().invoke(app, ["gpu", "--json"])
     assert result.exit_code == 1
     out = json.loads(result.stdout)

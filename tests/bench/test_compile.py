@@ -92,7 +92,7 @@ def test_options_that_do_not_belong_together_are_refused(args):
 def test_the_command_fails_where_a_kernel_does(monkeypatch):
     def built(*rows):
         monkeypatch.setattr(
-            "kdalab.cli.bench.compile_kernels", lambda targets: bench.Compiled("3.9.0", [*rows])
+            "kdalab.bench.compile.compile_kernels", lambda targets: bench.Compiled("3.9.0", [*rows])
         )
         return CliRunner().invoke(app, ["kernels", "--compile", "--json"])
 
@@ -107,7 +107,7 @@ def test_the_command_fails_where_a_kernel_does(monkeypatch):
 def test_the_table_names_what_is_over_a_limit(monkeypatch):
     rows = [Built("some_kernel", "gfx942", 4, 2, 100, 0, 70_000)]
     monkeypatch.setattr(
-        "kdalab.cli.bench.compile_kernels", lambda targets: bench.Compiled("3.9.0", rows)
+        "kdalab.bench.compile.compile_kernels", lambda targets: bench.Compiled("3.9.0", rows)
     )
     result = CliRunner().invoke(app, ["kernels", "--compile"], env={"COLUMNS": "200"})
     assert result.exit_code == 0

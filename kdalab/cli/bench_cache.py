@@ -1,0 +1,46 @@
+"""``kdalab bench cache``: the radix tree's own time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def command(
+    nodes: Annotated[
+        list[int] | None, typer.Option(help="Nodes of the tree; may repeat.", show_default=False)
+    ] = None,
+    tokens: Annotated[
+        list[int] | None, typer.Option(help="Tokens of the prompt; may repeat.", show_default=False)
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Calls a median is taken over.")] = 50,
+    quick: Annotated[bool, typer.Option("--quick", help="Small trees, a second or two.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
+) -> None:
+    """Time the radix cache's lookup, insertion, locks and eviction; no tensor takes part."""
+    from kdalab.bench import cache as bench
+    from kdalab.bench.timing import machine
+
+    sizes = nodes or ([1_000] if quick else bench.DEFAULT_NODES)
+    lengths = tokens or (bench.DEFAULT_TOKENS[:3] if quick else bench.DEFAULT_TOKENS)
+    rows = list(bench.bench_cache(sizes, lengths, repeats))
+    if json_:
+        plain = [{**asdict(r), "verdict": r.verdict} for r in rows]
+        typer.echo(json.dumps({"machine": machine(), "rows": plain}, indent=2))
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("operation", no_wrap=True)
+    for name in ("nodes", "tokens", "us", "limit", "goal", "meets"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for r in rows:
+        ends = [f"{v:,.0f}" if v is not None else "-" for v in (r.limit_us, r.goal_us)]
+        sized = (f"{r.nodes:,}", f"{r.tokens:,}" if r.tokens else "-")
+        table.add_row(r.operation, *sized, f"{r.median_us:,.1f}", *ends, r.verdict)
+    console = Console()
+    console.print(", ".join(f"{k} {v}" for k, v in machine().items()), highlight=False)
+    console.print(table)

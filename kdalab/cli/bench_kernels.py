@@ -1,0 +1,105 @@
+"""``kdalab bench kernels``: the ops beside their peers, or compiled for real GPUs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kdalab.bench.compile import TARGETS
+from kdalab.cli.bench_show import refuse, timings
+from kdalab.errors import KdalabError
+
+if TYPE_CHECKING:
+    from kdalab.bench.compile import Compiled
+
+
+def command(
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="B,T,H,K,V of a prefill; may be given several times, and alone."),
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Timed rounds; default 5, quick 3.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Short prefills, a few seconds.")] = False,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Instead: compile every Triton kernel for real GPUs.")
+    ] = False,
+    target: Annotated[
+        list[str] | None, typer.Option(help=f"For --compile: {', '.join(TARGETS)}; default all.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
+) -> None:
+    """Time the KDA ops beside their peers, float32 on the CPU; or compile the Triton kernels."""
+    from kdalab.bench.cases import parse_shape
+    from kdalab.bench.kernels import DEFAULT_SHAPES, QUICK_SHAPES, bench_kernels, default_cases
+    from kdalab.bench.timing import machine
+
+    if target and not compile_:
+        refuse("--target belongs to --compile")
+    if compile_:
+        if shape or quick or repeats:
+            refuse("--compile takes --target and --json only")
+        _compile(target or list(TARGETS), json_)
+        return
+    try:
+        shapes = [parse_shape(s) for s in shape] if shape else None
+    except KdalabError as error:
+        refuse(str(error))
+    every = default_cases(QUICK_SHAPES if quick else DEFAULT_SHAPES)
+    chosen = default_cases(shapes)[: len(shapes)] if shapes else every
+    rates, rows = bench_kernels(chosen, repeats or (3 if quick else 5))
+    if json_:
+        out = {"machine": machine(), "rates": asdict(rates), "rows": [asdict(r) for r in rows]}
+        typer.echo(json.dumps(out, indent=2))
+        return
+    console = Console()
+    console.print(", ".join(f"{k} {v}" for k, v in machine().items()), highlight=False)
+    console.print(
+        f"This machine: {rates.flop / 1e9:.0f} GFLOP/s in matrix products, "
+        f"{rates.nbytes / 1e9:.1f} GB/s copying (read plus written).\n"
+        "Ratios: the first implementation's time over this one's; this time over what the least "
+        "operations, and the least bytes, take at those rates.",
+        highlight=False,
+    )
+    for one in dict.fromkeys((r.op, r.size) for r in rows):
+        console.print(timings([r for r in rows if (r.op, r.size) == one]))
+
+
+def _compile(targets: list[str], as_json: bool) -> None:
+    from kdalab.bench.compile import compile_kernels
+
+    try:
+        compiled = compile_kernels(targets)
+    except KdalabError as error:
+        refuse(str(error))
+    problems = [r for r in compiled.rows if r.problem]
+    if as_json:
+        rows = [{**asdict(r), "problem": r.problem} for r in compiled.rows]
+        typer.echo(json.dumps({"triton": compiled.triton, "rows": rows}, indent=2))
+    else:
+        Console().print(_compile_table(compiled))
+        typer.echo(
+            f"{len(compiled.rows)} built, {len(problems)} with a problem (Triton {compiled.triton})"
+        )
+    if problems or not compiled.rows:
+        raise typer.Exit(1)
+
+
+def _compile_table(compiled: Compiled) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("target")
+    for name in ("registers", "spilled B", "shared B", "warps", "stages"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for r in compiled.rows:
+        numbers = (r.registers, r.spill_bytes, r.shared_bytes, r.warps, r.stages)
+        note = r.problem or (f"more shared memory than {r.target} has" if r.over_limit else "")
+        table.add_row(r.kernel, r.target, *map(str, numbers), note)
+    return table
