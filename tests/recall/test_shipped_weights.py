@@ -15,6 +15,7 @@ from kdalab.recall import NETWORKS, Plan, load, read_metadata, task
 from kdalab.recall.files import FIXED, METADATA, SHIPPED
 from kdalab.recall.networks import config_of
 from kdalab.recall.training import fresh_network
+from kdalab.verify.peers import TransformersPeer, transformers_missing
 
 
 def file_of(name: str) -> Path:
@@ -66,6 +67,15 @@ def test_the_served_network_gives_the_trained_logits(name: str) -> None:
         trained = net(batch.tokens)
     for row, tokens in zip(trained, batch.tokens, strict=True):
         torch.testing.assert_close(served.logits(tokens), row, rtol=0, atol=1e-4)
+
+
+@pytest.mark.skipif(bool(transformers_missing()), reason=transformers_missing())
+@pytest.mark.parametrize("name", ["hybrid", "mla"])
+def test_transformers_gives_the_same_logits(name: str) -> None:
+    """Not for KDA alone: transformers 5.24 wants at least one layer of attention in its cache."""
+    tokens = task.episodes(1, 100, None, torch.Generator().manual_seed(6)).tokens[0]
+    peer = TransformersPeer(SHIPPED / name).logits(tokens.tolist())
+    torch.testing.assert_close(load(name).logits(tokens), peer, rtol=0, atol=2e-4)
 
 
 def test_weights_that_are_not_there_are_named(tmp_path: Path) -> None:
