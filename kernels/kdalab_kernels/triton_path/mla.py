@@ -242,6 +242,9 @@ def _constants(q: torch.Tensor, pages: torch.Tensor, value_dim: int) -> dict[str
         "BP": launch.next_power_of_2(rope, 16),
         "KIND": tl.float32 if launch.INTERPRETED else launch.KINDS[q.dtype],
         "PRECISION": "ieee" if q.dtype == torch.float32 else None,
+        # float32 tiles are twice as large: these fit the 64 KiB of an MI300 as well
+        "BT": 16 if q.dtype == torch.float32 else 32,
+        "num_stages": 1 if q.dtype == torch.float32 else 2,
     }
 
 
@@ -297,9 +300,7 @@ def mla_decode_paged(
         H,
         **constants,
         BM=BM,
-        BT=32,
         num_warps=8,
-        num_stages=2,
     )
     mla_merge_kernel[(N * H,)](
         parts, lse, o, H, splits, R=value_dim, BR=constants["BR"], num_stages=2
@@ -341,9 +342,7 @@ def mla_prefill_paged(
         H,
         **_constants(q, pages, value_dim),
         BM=BM,
-        BT=32,
         num_warps=8,
-        num_stages=2,
     )
     return o
 
