@@ -69,11 +69,12 @@ class Built:
             return self.error
         if self.target != CLEAN:
             return ""
+        found = []
         if self.spill_bytes:
-            return f"{self.spill_bytes} bytes of a thread's registers are spilled"
+            found.append(f"{self.spill_bytes} bytes of a thread's registers are spilled")
         if self.over_limit:
-            return f"{self.shared_bytes} bytes of shared memory, {CLEAN} has {self.limit}"
-        return ""
+            found.append(f"{self.shared_bytes} bytes of shared memory, {CLEAN} has {self.limit}")
+        return "; ".join(found)
 
     @property
     def limit(self) -> int:

@@ -25,7 +25,7 @@ def _spills(x, y, N: tl.constexpr):
 def _too_much_shared(x, y, z, N: tl.constexpr):
     i = tl.arange(0, N)
     at = i[:, None] * N + i[None, :]
-    tl.store(z + at, tl.dot(tl.load(x + at), tl.load(y + at), input_precision="ieee"))
+    tl.store(z + at, tl.dot(tl.load(x + at), tl.load(y + at), input_precision="tf32"))
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def _wrong(x):
 def specs():
     pointers = {"x": "*fp32", "y": "*fp32"}
     return [
-        spec("spills", _spills, pointers, {"N": 128}, num_warps=1),
+        spec("spills", _spills, pointers, {"N": 64}, num_warps=1),
         spec("shared", _too_much_shared, {**pointers, "z": "*fp32"}, {"N": 256}, num_warps=8),
         spec("wrong", _wrong, {"x": "*fp32"}, {}),
     ]
