@@ -26,8 +26,15 @@ def command(
         str, typer.Option(help="Bytes for latent KV and checkpoints together: 256GiB, unlimited.")
     ] = "unlimited",
     checkpoints: Annotated[
-        str, typer.Option(help="Where to take them: every:N (tokens), leaf, leaf+branch, all.")
+        str,
+        typer.Option(
+            help="Where to take them: every:N (tokens), leaf, leaf+branch, all, chunk:N, "
+            "branch-first:N, tail-first:N, both:N."
+        ),
     ] = "every:4096",
+    retention: Annotated[
+        str, typer.Option(help="What is kept: lru, lru-path, either with +cap:N states a path.")
+    ] = "lru",
     state_dtype: Annotated[
         str | None, typer.Option(help="Recurrent state's dtype; default: the model's.")
     ] = None,
@@ -44,12 +51,12 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
 ) -> None:
     """Replay a trace and report honest hit rates: with the recurrent state in the account."""
-    from kdalab.cache import parse_placement
+    from kdalab.cache import parse_placement, parse_retention
     from kdalab.lab import replay
     from kdalab.spec import resolve_model
 
     try:
-        placement = parse_placement(checkpoints)
+        placement, kept = parse_placement(checkpoints), parse_retention(retention)
         spec = resolve_model(model).with_dtypes(state=state_dtype, kv=kv_dtype)
         budget_bytes = _budget(budget)
         with _Bar(quiet=as_json) as bar:
@@ -58,7 +65,14 @@ def command(
             else:
                 bad = 0 if strict else max_bad_lines
                 requests = _file(trace, limit, bad, bar, passes=1 if budget_bytes is None else 2)
-            result = replay(requests, spec, placement, budget_bytes, on_request=bar.on_request)
+            result = replay(
+                requests,
+                spec,
+                placement,
+                budget_bytes,
+                on_request=bar.on_request,
+                retention=kept,
+            )
     except KdalabError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from error

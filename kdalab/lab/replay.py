@@ -14,7 +14,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kdalab.cache import Bytes, Evicted, Lease, Placement, PrefixKey, RadixStateCache
+from kdalab.cache import (
+    Bytes,
+    Evicted,
+    Lease,
+    Placement,
+    PrefixKey,
+    RadixStateCache,
+    Retention,
+)
 from kdalab.errors import InvariantError, KdalabError
 from kdalab.lab.trace import Requests, TraceRequest
 from kdalab.memory.counting import CountingPool
@@ -66,6 +74,7 @@ class ReplayResult:
     skipped_lines: int = 0
     skipped_examples: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    retention: str = "lru"
 
     @property
     def token_hit_rate(self) -> float:
@@ -112,6 +121,7 @@ def replay(
     budget: int | None = None,
     on_request: Callable[[int], None] | None = None,
     check_every: int = 0,
+    retention: Retention | None = None,
 ) -> ReplayResult:
     """Replay ``trace`` with the sizes of ``spec``.
 
@@ -123,6 +133,7 @@ def replay(
         on_request: told the number of requests done, now and then.
         check_every: prove the cache's invariants and that pool and cache agree after every so
             many requests; 0 for never.
+        retention: what is kept and what goes first; by default LRU.
 
     Raises:
         KdalabError: the budget is smaller than what one request needs (named); an interval off
@@ -137,7 +148,7 @@ def replay(
     if budget is not None:
         check_budget(trace, budget, page_bytes, sizes.checkpoint_bytes)
     run = _Replayer(
-        RadixStateCache(block, block, page_bytes, sizes.checkpoint_bytes),
+        RadixStateCache(block, block, page_bytes, sizes.checkpoint_bytes, retention),
         CountingPool(page_bytes, sizes.checkpoint_bytes, budget),
         placement,
         ReplayResult(
@@ -148,6 +159,7 @@ def replay(
             block,
             page_bytes,
             sizes.checkpoint_bytes,
+            retention=str(retention or Retention()),
         ),
     )
     with _without_garbage_collection():
@@ -254,6 +266,10 @@ class _Replayer:
             pool.give(known, int(existed))
         result.pages_written += count - known
         result.states_written += not existed
+        if done.dropped:  # a cap of states a path
+            pool.give(0, len(done.dropped))
+            result.evicted_states += len(done.dropped)
+            result.evicted_state_bytes += len(done.dropped) * cache.checkpoint_bytes
         return done.lease
 
     def forget(self, evicted: Evicted) -> None:

@@ -116,8 +116,9 @@ def test_a_failed_backup_leaves_nothing_behind() -> None:
     assert (host.cached_pages, host.cached_states, host.due()) == (0, 0, ())
     with pytest.raises(KdalabError, match="ended already"):
         host.fail(job.id)
-    for _ in range(2):
-        book.run([*text(16), 1])
+    book.run([*text(16), 1])
+    assert host.due() == ()
+    book.run([*text(16), 1])
     assert book.back_up() == 1  # hot again
 
 
@@ -137,6 +138,34 @@ def test_pages_computed_while_a_load_was_under_way_make_its_own_duplicates() -> 
     assert lease.pages == held.pages + job.targets[4:]
     book.cache.release(lease)
     book.cache.check()
+
+
+def test_a_state_made_while_a_load_was_under_way_leaves_the_loads_slot_with_the_caller() -> None:
+    book, host = two_levels()
+    book.run(text(16), 16)
+    book.back_up()
+    book.cache.evict(Bytes(kv=100))
+    job = book.load(text(17))
+    held = book.run(text(16), 16, hold=True)
+    landed = host.ack(job.id)
+    assert landed.state_existed
+    assert landed.duplicate_pages == job.targets
+    assert landed.changes == ()
+    assert book.cache.nodes[held.node].state == held.state
+    book.cache.release(held)
+    book.cache.check()
+
+
+def test_the_last_copy_below_a_tombstone_takes_it_along() -> None:
+    book, host = two_levels()
+    book.run(text(32), 32)
+    book.run([*text(16), *text(16, 1)], 32)
+    book.back_up()
+    book.cache.evict(Bytes(kv=100))
+    assert len(book.cache.nodes) == 4
+    assert len(host.evict(Bytes(kv=1)).host_pages) == 4
+    assert len(host.evict(Bytes(kv=1)).host_pages) == 8  # the leaf, and what it shared
+    assert list(book.cache.nodes) == [0]
 
 
 def test_a_request_that_computes_what_the_host_holds_refills_the_node() -> None:

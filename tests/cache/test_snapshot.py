@@ -67,6 +67,15 @@ def test_readers_locks_and_host_copies_stay_behind() -> None:
     book.cache.release(held)
 
 
+def test_a_path_that_is_being_read_is_no_older_than_what_hangs_below() -> None:
+    book = Book()
+    held = book.run(text(8), 8, hold=True)
+    book.run(text(16), 16)
+    again = from_dict(to_dict(book.cache))
+    assert [n.end for n in again.kv_lru.values()] == [16, 8]
+    book.cache.release(held)
+
+
 def test_a_cache_of_block_ids_keeps_them() -> None:
     cache = RadixStateCache(512, 512)
     key = PrefixKey.from_blocks([1 << 40, 7], 512, 1024)

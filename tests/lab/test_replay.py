@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kdalab.cache import Lease, parse_placement
+from kdalab.cache import Lease, parse_placement, parse_retention
 from kdalab.errors import InvariantError, KdalabError
 from kdalab.lab import (
     ReplayResult,
@@ -180,6 +180,20 @@ def test_a_commit_without_room_is_skipped_and_accounted_for(
     if placement == "leaf":  # then a prompt of more pages than there is room for never gets in
         too_long = [r for r in trace if r.input_tokens // BLOCK > pages]
         assert result.skipped_commits >= len(too_long)
+
+
+@many
+@given(traces(), st.sampled_from(["lru-path", "lru+cap:1", "lru-path+cap:3"]), st.integers(0, 4))
+def test_every_retention_keeps_the_budget_and_loses_nothing(
+    trace: Trace, retention: str, states: int
+) -> None:
+    longest = max(r.input_tokens // BLOCK for r in trace)
+    budget = longest * PAGE + (1 + states) * STATE
+    kept = parse_retention(retention)
+    result = replay(trace, SPEC, parse_placement("all"), budget, check_every=1, retention=kept)
+    assert result.retention == retention
+    assert result.peak_bytes <= budget
+    assert conserved(result)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

@@ -16,6 +16,7 @@ from kdalab.cli.replay import command
 from kdalab.lab import write_synthetic
 
 KEYS = {
+    "retention",
     "trace",
     "model",
     "placement",
