@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "viz": {"spec", "cache", "memory", "engine"},
     "lessons": {"spec", "cache", "memory", "model", "engine"},
     "lab": {"spec", "cache", "memory"},
-    "bench": {"spec", "cache", "memory", "model", "engine", "kdalab_kernels"},
+    "bench": {"spec", "cache", "memory", "model", "engine", "verify", "kdalab_kernels"},
     "verify": {"spec", "cache", "model", "engine", "kdalab_kernels"},
     "cli": {
         "spec",

@@ -75,12 +75,25 @@ def run_checks(
 
 
 def all_checks(place: Place) -> list[Check]:
-    """Every op in every dtype; one dtype, and the cases that matter, in tiny."""
-    return [
+    """Every op in every dtype; one dtype, and the cases that matter, in tiny.
+
+    The cases here are large, or known to break kernels. Every op, with all that it writes and
+    keeps, is drawn at random besides, as ``kdalab verify`` does.
+    """
+    from kdalab.verify.op_cases import CASES
+    from kdalab.verify.ops import LIMIT, try_op
+
+    checks = [
         Check(op, case, dtype, max(LIMITS[dtype], least), partial(run, dtype))
         for op, case, dtypes, least, run in _cases(place)
         for dtype in (dtypes[:1] if place.tiny else dtypes)
     ]
+    draws = 2 if place.tiny else 40
+    for op, case in CASES.items():
+        limit = 0.0 if case.exact else LIMIT
+        run = partial(try_op, op, "triton", draws, 0)
+        checks.append(Check(op, f"{draws} drawn at random", "float32", limit, run))
+    return checks
 
 
 Case = tuple[str, str, tuple[str, ...], float, Callable[[str], float]]

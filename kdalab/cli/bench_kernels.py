@@ -95,8 +95,8 @@ def _compile_table(compiled: Compiled) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("kernel", no_wrap=True)
     table.add_column("target")
-    for name in ("registers", "spilled B", "shared B", "warps", "stages"):
-        table.add_column(name, justify="right")
+    for name in ("regs", "spilled B", "shared B", "warps", "stages"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for r in compiled.rows:
         numbers = (r.registers, r.spill_bytes, r.shared_bytes, r.warps, r.stages)
