@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# Before torch is imported, and for the processes that tests start as well. The models here are so
+# small that two threads mostly wait for each other: on a busy machine tens of times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
+import torch
+
 from kdalab.errors import KdalabError
-from kdalab_kernels.dispatch import backends_of, implementation
+from kdalab_kernels.dispatch import backend_for
 
 
 class Work(StrEnum):
@@ -46,17 +48,13 @@ class Choice:
 
 @cache
 def choose(work: Work, backend: str = "auto") -> Choice:
-    """The op and backend of a phase.
+    """The op and backend of a phase; the engine's pools are in the CPU's memory.
 
     Raises:
         KdalabError: the op has no such backend here; the message lists those that it has.
     """
     op, why = OPS[work]
     try:
-        found = implementation(op, backend)
+        return Choice(work, op, backend_for(op, backend, torch.device("cpu")), why)
     except ValueError as error:
         raise KdalabError(f"backend = {backend!r} for {work}: {error}") from None
-    package = found.__module__.split(".")[1]
-    names = {b: implementation(op, b).__module__.split(".")[1] for b in backends_of(op)}
-    chosen = next((b for b, where in names.items() if where == package), backend)
-    return Choice(work, op, chosen, why)

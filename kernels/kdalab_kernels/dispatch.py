@@ -110,15 +110,17 @@ def _require_triton(op: str, device: torch.device | None) -> None:
     raise ValueError(f"{op}: backend='triton' cannot run {where}: {how}; or use backend='torch'")
 
 
-def implementation(
+def backend_for(
     op: str, backend: str, device: torch.device | None = None, dtype: torch.dtype | None = None
-) -> Callable[..., Any]:
-    """The function that runs op on tensors of this device and dtype.
+) -> str:
+    """The backend that runs op on tensors of this device and dtype, by name.
 
     ``auto`` is a fixed rule, not a fallback: Triton for GPU tensors where the op has a Triton
-    kernel (float64 excepted: the kernels compute in float32), the torch path for all others. Any
-    other name is taken at its word: ValueError when that backend does not have the op, or cannot
-    run it here.
+    kernel and the package is installed (float64 excepted: the kernels compute in float32), the
+    torch path for all others. Any other name is taken at its word.
+
+    Raises:
+        ValueError: that backend is unknown, does not have the op, or cannot run it here.
     """
     if backend == "auto":
         on_gpu = device is not None and device.type == "cuda" and dtype != torch.float64
@@ -132,4 +134,11 @@ def implementation(
         )
     if backend == "triton":
         _require_triton(op, device)
-    return _find(op, backend)
+    return backend
+
+
+def implementation(
+    op: str, backend: str, device: torch.device | None = None, dtype: torch.dtype | None = None
+) -> Callable[..., Any]:
+    """The function that runs op: that of :func:`backend_for`, whose errors it raises."""
+    return _find(op, backend_for(op, backend, device, dtype))
