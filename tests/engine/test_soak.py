@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -79,7 +78,6 @@ def test_300_random_requests_leak_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("CI"), reason="five minutes; CI runs it")
 @pytest.mark.timeout(3600)
 def test_20000_random_requests_leak_nothing() -> None:
     assert soak(20_000, 2) > 15_000
