@@ -1,0 +1,213 @@
+"""How far each group knows a prompt, and the boundary on which all of them agree.
+
+* **Attention**, left to right: whole blocks in a row, then inside the first one that is missing
+  the fine boundaries from high to low. What is known is known from 0 on, so a shorter candidate
+  only trims it.
+* **State**, right to left: the first cached boundary at or below the candidate wins.
+* **Coordinator**: the candidate begins at the last boundary that leaves a token to compute; each
+  group may only lower it; it is final when a whole round has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from kdalab.cache.block_hash import HashChain
+from kdalab.cache.block_pool import Block, BlockPool
+from kdalab.cache.groups import BlockSizes, Group, GroupKind
+from kdalab.cache.protocol import Lookup
+from kdalab.spec import StateKind
+
+
+class CacheMode(StrEnum):
+    """Where state groups keep states: nowhere, at every block boundary, or where a step ends."""
+
+    NONE = "none"
+    ALL = "all"
+    ALIGN = "align"
+
+
+class GroupReach(NamedTuple):
+    """How far one group alone knows a prompt, in tokens."""
+
+    name: str
+    kind: GroupKind
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLookup(Lookup):
+    """A lookup among blocks: also how far each group reaches, and what it cost.
+
+    ``dropped`` is how much of a hit was given up for speculative decoding; ``deferred`` tells
+    that a block of the hit is only being computed in this step, so that the request must wait for
+    the next. ``branching`` is the junction: the farthest that any one group knows.
+    """
+
+    groups: tuple[GroupReach, ...] = ()
+    dropped: int = 0
+    deferred: bool = False
+    found: tuple[tuple[Block, ...], ...] = field(repr=False, compare=False, default=())
+    version: int = field(repr=False, compare=False, default=0)
+
+    @property
+    def binding(self) -> str:
+        """The constraint that fixes the restore point, in a few words."""
+        if self.deferred:
+            return "a block of the hit is being computed in this step: wait for the next"
+        if not any(g.tokens for g in self.groups):
+            return "no cached prefix"
+        full = min((g.tokens for g in self.groups if g.kind is GroupKind.FULL), default=None)
+        state = min((g.tokens for g in self.groups if g.kind is GroupKind.STATE), default=None)
+        if full is not None and self.restore >= full - self.dropped:
+            if self.dropped:
+                return "one unit is computed again for the draft model"
+            return "none: every group reaches the token match"
+        if state is not None and state > self.restore:
+            return "one token must be computed to get logits"
+        if not state:
+            return "no state block on the way"
+        return "state blocks: the last boundary at which every state group has one"
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """Group by group, then the binding constraint, the restore point and the junction."""
+        lines = [f"text known to {self.token_match:,} of {self.n_tokens:,} tokens"]
+        for g in self.groups:
+            if g.kind is GroupKind.FULL:
+                lines.append(f"group {g.name}: KV to {g.tokens:,}")
+            else:
+                at = f"state at {g.tokens:,}" if g.tokens else "no state on the way"
+                lines.append(f"group {g.name}: {at}")
+        if self.dropped:
+            lines.append(f"speculative decoding gives up {self.dropped:,} tokens of the match")
+        lines.append(f"binding constraint: {self.binding}")
+        lines.append(
+            f"restore {self.restore:,}, replay {self.replay:,}, compute {self.new:,} new tokens"
+        )
+        if self.branching is not None:
+            lines.append(f"junction: shared by a second prompt to {self.branching:,}")
+        return tuple(lines)
+
+
+class Reader:
+    """Looks prompts up in a pool; changes nothing.
+
+    Args:
+        drop: tokens of a match to give up when a draft model reads the last ones (EAGLE); 0 or
+            one unit.
+    """
+
+    def __init__(
+        self,
+        groups: tuple[Group, ...],
+        sizes: BlockSizes,
+        mode: CacheMode,
+        pool: BlockPool,
+        drop: int,
+    ) -> None:
+        self.groups, self.sizes, self.mode, self.pool, self.drop = groups, sizes, mode, pool, drop
+        # Hits inside a block need a state at just that boundary, which only a step can leave.
+        self.align = sizes.unit if mode is CacheMode.ALIGN else sizes.scheduler
+
+    def lookup(self, chain: HashChain) -> BlockLookup:
+        """What the pool knows of ``chain``'s tokens."""
+        pool, unit = self.pool, self.sizes.unit
+        kv: dict[int, tuple[int, list[Block]]] = {
+            i: self.full_reach(i, chain)
+            for i, g in enumerate(self.groups)
+            if g.kind is GroupKind.FULL
+        }
+        states = [i for i, g in enumerate(self.groups) if g.kind is GroupKind.STATE]
+        match = min((reach for reach, _ in kv.values()), default=chain.hashed)
+        last = (chain.n_tokens - 1) // self.align * self.align
+        top = min(last, match)
+        dropped = min(self.drop, top)
+        top = (top - dropped) // self.align * self.align
+        # One drop for the candidate: a state found lower has the dropped unit behind it already.
+        candidate, at = top, dict.fromkeys(states, 0)
+        while candidate and states:
+            before = candidate
+            for i in states:
+                at[i] = self.state_at(i, chain, candidate)
+                candidate = min(candidate, at[i])
+            if candidate == before:
+                break
+        reach = [
+            GroupReach(g.name, g.kind, kv[i][0] if i in kv else self.own_reach(i, chain, at, match))
+            for i, g in enumerate(self.groups)
+        ]
+        found = tuple(
+            tuple(self._kv_blocks(i, kv[i][1], candidate))
+            if i in kv
+            else ((pool.tables[i][chain.at(candidate)],) if candidate else ())
+            for i in range(len(self.groups))
+        )
+        if not kv:
+            match = max((g.tokens for g in reach), default=0)
+        junction = max((g.tokens for g in reach), default=0) // unit * unit
+        state = min((g.tokens for g in reach if g.kind is GroupKind.STATE), default=candidate)
+        kinds = {
+            StateKind.MLA_KV: match,
+            StateKind.KDA_RECURRENT: state,
+            StateKind.KDA_CONV: state,
+        }
+        deferred = bool(pool.fresh) and any(b.fresh for blocks in found for b in blocks)
+        return BlockLookup(
+            chain.n_tokens,
+            match,
+            kinds,
+            candidate,
+            junction if junction > max(state, candidate) else None,
+            (),
+            chain,
+            None,
+            tuple(reach),
+            dropped,
+            deferred,
+            found,
+            pool.version,
+        )
+
+    def full_reach(self, group: int, chain: HashChain) -> tuple[int, list[Block]]:
+        """Tokens of KV known in a row, and the blocks that hold them, the last perhaps partial."""
+        table, block, unit = self.pool.tables[group], self.groups[group].block_tokens, chain.unit
+        get, blocks = table.get, []
+        for name in chain.of_blocks(block):
+            found = get(name)
+            if found is None:
+                break
+            blocks.append(found)
+        reach = len(blocks) * block
+        if self.mode is CacheMode.ALIGN and unit < block:
+            first, hashes = reach // unit, chain.hashes
+            for index in range(min(first + block // unit - 1, len(hashes)) - 1, first - 1, -1):
+                found = get(hashes[index])
+                if found is not None:
+                    blocks.append(found)
+                    return (index + 1) * unit, blocks
+        return reach, blocks
+
+    def state_at(self, group: int, chain: HashChain, candidate: int) -> int:
+        """The last boundary at or below ``candidate`` with a cached state; 0 for none."""
+        if self.mode is CacheMode.NONE:
+            return 0
+        table, hashes, unit = self.pool.tables[group], chain.hashes, chain.unit
+        step = self.align // unit
+        for index in range(candidate // self.align * step - 1, -1, -step):
+            if hashes[index] in table:
+                return (index + 1) * unit
+        return 0
+
+    def own_reach(self, group: int, chain: HashChain, at: dict[int, int], match: int) -> int:
+        """How far this group alone would take the prompt."""
+        end = min(match, chain.hashed) // self.align * self.align
+        if at[group] == end:
+            return end
+        return self.state_at(group, chain, end)
+
+    def _kv_blocks(self, group: int, blocks: Sequence[Block], end: int) -> Sequence[Block]:
+        return blocks[: -(-end // self.groups[group].block_tokens)]

@@ -1,0 +1,179 @@
+"""A step of one request among blocks: which it needs, which copies, and what gets a name.
+
+* In cache mode ``align`` the running state stands in slot ``ceil(n / block) - 1`` of the row.
+  Inside its slot it is written in place; at the next slot it gets a new block, and the old one,
+  whose state stands at exactly its slot's end or at no boundary at all, is given back.
+* A running block that has been cached at its partial boundary must not be written. Its owner keeps
+  it and the *entry* moves to a new block, to which it is copied first (the reverse of copy on
+  write: the owner's table stays as it is). Who hit the entry takes a private copy instead.
+* A KV block is only ever appended to, so a name at a partial boundary stays true; whoever hits it
+  copies the tokens up to there into a block of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kdalab.cache.block_lookup import CacheMode
+from kdalab.cache.block_pool import Block, Key
+from kdalab.cache.block_rows import Copy, Request, StateRow, StateWork, Step
+
+if TYPE_CHECKING:
+    from kdalab.cache.block_state import BlockStateCache
+
+
+def boundaries(cache: BlockStateCache, request: Request, end: int, drafts: int) -> list[int]:
+    """The boundaries at which a step to ``end`` leaves a state, ascending."""
+    start, block = request.computed, cache.config.state_block
+    inside: list[int] = []
+    if cache.mode is CacheMode.ALL:
+        inside = list(range(start // block * block + block, end, block))
+    elif request.stops.stored_inside(start, end):
+        inside = [request.stops.tail]
+    return [*inside, *range(end, end + drafts + 1)]
+
+
+def same_slot(cache: BlockStateCache, row: StateRow, request: Request, end: int) -> bool:
+    """Does the state at ``end`` stand where the running one stands?"""
+    if row.running is None:
+        return False
+    block = cache.config.state_block
+    return cache.mode is CacheMode.NONE or (request.computed - 1) // block == (end - 1) // block
+
+
+def allocate(cache: BlockStateCache, request: Request, end: int, drafts: int) -> Step | None:
+    """See ``BlockStateCache.allocate``."""
+    points = boundaries(cache, request, end, drafts)
+    need = sum(
+        -(-(end + drafts) // cache.groups[i].block_tokens) - len(kv) for i, kv in request.kv.items()
+    )
+    for row in request.states.values():
+        need += len(points)
+        if same_slot(cache, row, request, points[0]):
+            assert row.running is not None
+            need -= row.owned and not row.running.keys
+    if need > cache.pool.n_free:
+        return None
+    copies: list[Copy] = []
+    kv_blocks = {i: _extend_kv(cache, request, i, end + drafts, copies) for i in request.kv}
+    states = tuple(
+        _state_work(cache, request, i, row, points, copies) for i, row in request.states.items()
+    )
+    cache.copies += copies
+    lost, cache.pool.lost = cache.pool.lost, []
+    request.open = Step(
+        request.computed, end, drafts, kv_blocks, states, tuple(copies), tuple(lost)
+    )
+    return request.open
+
+
+def _extend_kv(
+    cache: BlockStateCache, request: Request, group: int, end: int, copies: list[Copy]
+) -> tuple[int, ...]:
+    row, block = request.kv[group], cache.groups[group].block_tokens
+    new = cache.pool.take(-(-end // block) - len(row), group)
+    if group in request.borrowed:
+        source, at = request.borrowed.pop(group), request.computed
+        copies.append(_copy(cache, group, source, new[0], at % block))
+        new[0].length = at
+        cache.copy_refs.append(source)  # the request's own reference, until the copy is made
+    row += new
+    return tuple([b.id for b in new])
+
+
+def _copy(cache: BlockStateCache, group: int, source: Block, target: Block, tokens: int) -> Copy:
+    """Queue a copy; the target is held until it is made, the source by a reference of its own."""
+    cache.pool.hold((target,))
+    cache.copy_refs.append(target)
+    return Copy(group, source.id, target.id, tokens)
+
+
+def _state_work(
+    cache: BlockStateCache,
+    request: Request,
+    group: int,
+    row: StateRow,
+    points: list[int],
+    copies: list[Copy],
+) -> StateWork:
+    pool, running = cache.pool, row.running
+    first = points[0]
+    if running is not None and same_slot(cache, row, request, first):
+        if not row.owned or running.keys:
+            (new,) = pool.take(1, group)
+            others = running.ref > 1
+            copies.append(_copy(cache, group, running, new, 0))
+            cache.copy_refs.append(running)
+            if row.owned and not others:
+                pool.hold((running,))
+                pool.rename(running, new)
+                pool.drop((new,))  # the copy's reference keeps it from being taken
+            else:
+                # `running`'s reference is the copy's now.
+                new.length = running.length
+                row.running = running = new
+        row.owned = True
+        row.pending[first] = running
+        points = points[1:]
+    for point, block in zip(points, pool.take(len(points), group), strict=True):
+        row.pending[point] = block
+    read = running.id if running is not None else 0
+    return StateWork(group, read, {point: b.id for point, b in row.pending.items()})
+
+
+def advance(cache: BlockStateCache, request: Request, end: int) -> None:
+    """See ``BlockStateCache.advance``."""
+    start, request.computed, request.open = request.computed, end, None
+    for group, kv in request.kv.items():
+        _name_kv(cache, request, group, kv, start, end)
+    for group, row in request.states.items():
+        _settle(cache, request, group, row, end)
+
+
+def _name_kv(
+    cache: BlockStateCache, request: Request, group: int, row: list[Block], start: int, end: int
+) -> None:
+    chain, pool, block = request.chain, cache.pool, cache.groups[group].block_tokens
+    for index in range(start // block, len(row)):
+        row[index].length = min((index + 1) * block, end)
+    whole = min(end, chain.hashed) // block
+    for index in range(start // block, whole):
+        at = (index + 1) * block
+        pool.name(row[index], Key(chain.at(at), at), is_state=False)
+    # A state inside an attention block is of no use without the KV up to it.
+    if cache.mode is not CacheMode.ALIGN:
+        return
+    for at in request.stops.points | {request.stops.kv_tail}:
+        if start < at <= min(end, chain.hashed) and at % block:
+            pool.name(row[at // block], Key(chain.at(at), at), is_state=False)
+
+
+def _settle(cache: BlockStateCache, request: Request, group: int, row: StateRow, end: int) -> None:
+    """The block of ``end`` becomes the running one; the others get a name or go."""
+    old, row.running, row.owned = row.running, row.pending[end], True
+    gone: list[Block] = []
+    for point, block in row.pending.items():
+        if point > end:
+            gone.append(block)
+            continue
+        block.length = point
+        named = _name_state(cache, request, block, point)
+        if block is not row.running:
+            if named and cache.mode is CacheMode.ALL:
+                row.kept.append(block)
+            else:
+                gone.append(block)
+    if old is not None and old is not row.running and old not in row.pending.values():
+        (row.kept if cache.mode is CacheMode.ALL else gone).append(old)
+    row.pending = {}
+    cache._give_back(gone)
+
+
+def _name_state(cache: BlockStateCache, request: Request, block: Block, at: int) -> bool:
+    chain, stops = request.chain, request.stops
+    on_grid = at % cache.config.state_block == 0 or at == stops.tail
+    if cache.mode is CacheMode.NONE or not on_grid or at % chain.unit or at > chain.hashed:
+        return False
+    if not cache.config.retention.keeps(at, stops.points):
+        return False
+    return cache.pool.name(block, Key(chain.at(at), at), is_state=True)
