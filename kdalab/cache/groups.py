@@ -198,8 +198,9 @@ class Place:
 class BlockLayout:
     """One pool of blocks for all groups, and what of it is never used.
 
-    Block ``b`` of a buffer is bytes [b x stride, (b + 1) x stride). A block belongs to one group
-    at a time, so places of different groups overlap on purpose.
+    ``stride`` is what one block takes, all places together. A block belongs to one group at a
+    time, so places of different groups overlap on purpose. In the padded layout place ``i`` of
+    all blocks lies in a row; in the packed one all places of a block do.
     """
 
     name: str

@@ -14,6 +14,7 @@ from kdalab.memory.slots import CACHE, SlotAllocator
 
 if TYPE_CHECKING:
     from kdalab.memory.active import ActivePool
+    from kdalab.memory.blocks import BlockBuffer
     from kdalab.memory.checkpoints import CheckpointPool
     from kdalab.memory.int8 import Int8CheckpointPool
     from kdalab.memory.latent import LatentPool
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CACHE",
     "ActivePool",
+    "BlockBuffer",
     "CheckpointPool",
     "CountingPool",
     "Int8CheckpointPool",
@@ -32,6 +34,7 @@ __all__ = [
 
 _WITH_TENSORS = {
     "ActivePool": "kdalab.memory.active",
+    "BlockBuffer": "kdalab.memory.blocks",
     "CheckpointPool": "kdalab.memory.checkpoints",
     "Int8CheckpointPool": "kdalab.memory.int8",
     "LatentPool": "kdalab.memory.latent",

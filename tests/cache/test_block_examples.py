@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from block_cases import Bench, text
 
-from kdalab.errors import KdalabError
+from kdalab.cache import BlockStateCache, Bytes, CacheMode, Checkpoint, PrefixKey, StateCache
+from kdalab.cache.block_pool import BlockPool, Key
+from kdalab.errors import InvariantError, KdalabError
 
 NEW = tuple(range(10**6, 10**6 + 300))
 
@@ -99,8 +101,6 @@ def test_the_second_prompt_leaves_a_state_at_the_junction_and_the_third_restores
 def test_states_that_went_alone_leave_no_hit() -> None:
     bench = Bench(16)
     bench.run(text(100))
-    from kdalab.cache import Bytes
-
     gone = bench.cache.evict(Bytes(state=10))
     assert gone.states
     assert not gone.pages
@@ -209,11 +209,56 @@ def test_rejected_drafts_leave_the_state_as_it_was() -> None:
 
 
 def test_a_state_under_a_key_of_another_length_cannot_be_made() -> None:
-    from kdalab.cache.block_pool import BlockPool, Key
-    from kdalab.errors import InvariantError
-
     pool = BlockPool(4, 1)
     (block,) = pool.take(1, 0)
     block.length = 512
     with pytest.raises(InvariantError, match="key length equals state length"):
         pool.name(block, Key(b"x", 1536), is_state=True)
+
+
+def test_it_keeps_the_protocol_and_holds_a_commit_to_what_it_says() -> None:
+    cache: StateCache = Bench(16).cache
+    assert isinstance(cache, BlockStateCache)
+    key = PrefixKey.from_tokens(text(40), 16)
+    lease = cache.acquire(cache.lookup(key))
+    step = cache.allocate(lease, 32)
+    assert step is not None
+    pages, block = step.kv_blocks[0], step.states[0].writes[32]
+    for wrong_pages, wrong in (
+        (pages[:1], Checkpoint(block, 32)),
+        (pages, Checkpoint(block + 1, 32)),
+        (pages, Checkpoint(block, 31)),
+    ):
+        with pytest.raises(KdalabError, match="given"):
+            cache.commit(lease, key, wrong_pages, wrong)
+    done = cache.commit(lease, key, pages, Checkpoint(block, 32))
+    assert (done.lease.pages, done.lease.state) == (pages, Checkpoint(block, 32))
+    cache.step_done()
+    cache.release(done.lease)
+    cache.check()
+    assert cache.lookup(key).restore == 32
+
+
+@pytest.mark.parametrize("mode", list(CacheMode))
+def test_modes_keep_states_nowhere_everywhere_and_where_steps_end(mode: CacheMode) -> None:
+    bench = Bench(16, mode=mode, retention=None)
+    bench.run(text(100), budget=48)
+    states = {len(bench.memory[b.id]) for b in bench.cache.pool.tables[1].values()}
+    expected = {
+        CacheMode.NONE: set(),
+        CacheMode.ALL: {16, 32, 48, 64, 80, 96},
+        CacheMode.ALIGN: {48, 96},
+    }
+    assert states == expected[mode]
+    assert bench.restore(text(100)) == max(states, default=0)
+
+
+def test_the_kernel_s_own_checkpoint_saves_the_stop_at_the_tail() -> None:
+    ends: dict[int, int] = {}
+    for grid in (0, 64):
+        bench = Bench(256, unit=64, kernel_grid=grid)
+        ends[grid] = bench.cache.chunk_end(bench.start(text(400)), 1000)
+        bench = Bench(256, unit=64, kernel_grid=grid)
+        bench.run(text(400))
+        assert bench.restore(text(400)) == 384
+    assert ends == {0: 384, 64: 400}
