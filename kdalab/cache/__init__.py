@@ -5,6 +5,7 @@ from kdalab.cache.block_lookup import BlockLookup, CacheMode, GroupReach
 from kdalab.cache.block_retention import BlockRetention
 from kdalab.cache.block_rows import Copy, StateWork, Step
 from kdalab.cache.block_state import BlockConfig, BlockStateCache
+from kdalab.cache.flops import PrefillFlops
 from kdalab.cache.groups import (
     BlockLayout,
     BlockSizes,
@@ -21,6 +22,7 @@ from kdalab.cache.groups import (
 )
 from kdalab.cache.host import HostTier
 from kdalab.cache.keys import PrefixKey
+from kdalab.cache.marconi import MarconiOrder, best_alpha
 from kdalab.cache.placement import Placement, parse_placement
 from kdalab.cache.protocol import Bytes, Checkpoint, Committed, Evicted, Lease, Lookup, StateCache
 from kdalab.cache.radix import RadixStateCache
@@ -55,7 +57,9 @@ __all__ = [
     "Lease",
     "Lookup",
     "Lru",
+    "MarconiOrder",
     "Placement",
+    "PrefillFlops",
     "PrefixKey",
     "RadixStateCache",
     "Retention",
@@ -65,6 +69,7 @@ __all__ = [
     "Transfer",
     "Wish",
     "attention_block",
+    "best_alpha",
     "block_sizes",
     "group_layers",
     "layer_specs",
