@@ -92,7 +92,7 @@ class BlockPool:
         Raises:
             OutOfSlotsError: fewer are free. Nothing was taken.
         """
-        if count > self.n_free:
+        if not 0 <= count <= self.n_free:
             raise OutOfSlotsError(f"{count:,} blocks wanted, {self.n_free:,} are free")
         taken, queue = [], self._queue
         block = queue.after

@@ -44,9 +44,7 @@ def same_slot(cache: BlockStateCache, row: StateRow, request: Request, end: int)
 def allocate(cache: BlockStateCache, request: Request, end: int, drafts: int) -> Step | None:
     """See ``BlockStateCache.allocate``."""
     points = boundaries(cache, request, end, drafts)
-    need = sum(
-        -(-(end + drafts) // cache.groups[i].block_tokens) - len(kv) for i, kv in request.kv.items()
-    )
+    need = sum(_missing(cache, request, i, end + drafts) for i in request.kv)
     for row in request.states.values():
         need += len(points)
         if same_slot(cache, row, request, points[0]):
@@ -67,11 +65,17 @@ def allocate(cache: BlockStateCache, request: Request, end: int, drafts: int) ->
     return request.open
 
 
+def _missing(cache: BlockStateCache, request: Request, group: int, end: int) -> int:
+    """KV blocks still needed for tokens up to ``end``. A row may be longer than that already:
+    blocks for drafts that were rejected stay for the tokens that come in their place."""
+    return max(0, -(-end // cache.groups[group].block_tokens) - len(request.kv[group]))
+
+
 def _extend_kv(
     cache: BlockStateCache, request: Request, group: int, end: int, copies: list[Copy]
 ) -> tuple[int, ...]:
     row, block = request.kv[group], cache.groups[group].block_tokens
-    new = cache.pool.take(-(-end // block) - len(row), group)
+    new = cache.pool.take(_missing(cache, request, group, end), group)
     if group in request.borrowed:
         source, at = request.borrowed.pop(group), request.computed
         copies.append(_copy(cache, group, source, new[0], at % block))

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 from block_cases import Bench, text
 
-from kdalab.cache import BlockStateCache, Bytes, CacheMode, Checkpoint, PrefixKey, StateCache
+from kdalab.cache import (
+    BlockStateCache,
+    Bytes,
+    CacheMode,
+    Checkpoint,
+    ExtraKeys,
+    HashChain,
+    PrefixKey,
+    StateCache,
+)
 from kdalab.cache.block_pool import BlockPool, Key
 from kdalab.errors import InvariantError, KdalabError
 
@@ -262,3 +271,58 @@ def test_the_kernel_s_own_checkpoint_saves_the_stop_at_the_tail() -> None:
         bench.run(text(400))
         assert bench.restore(text(400)) == 384
     assert ends == {0: 384, 64: 400}
+
+
+def test_prompts_of_another_salt_or_adapter_share_nothing() -> None:
+    cache = Bench(16).cache
+    key = PrefixKey.from_tokens(text(40), 16)
+    mine = HashChain(key, 16, ExtraKeys(salt="mine"))
+    lease = cache.acquire(cache.lookup(mine))
+    assert cache.allocate(lease, 32) is not None
+    lease = cache.advance(lease, 32)
+    cache.step_done()
+    cache.release(lease)
+    assert cache.lookup(mine).restore == 32
+    for extra in (ExtraKeys(), ExtraKeys(salt="yours"), ExtraKeys(salt="mine", adapter="a")):
+        found = cache.lookup(HashChain(key, 16, extra))
+        assert (found.token_match, found.restore) == (0, 0)
+    with pytest.raises(KdalabError, match="this cache's unit is 16"):
+        cache.lookup(HashChain(PrefixKey.from_tokens(text(40), 8), 8))
+
+
+def test_the_reasons_name_each_group_and_the_junction() -> None:
+    bench = Bench(64, states=2)
+    bench.run(text(640) + NEW)
+    assert bench.lookup(text(640) + text(200, 5)).why == (
+        "text known to 640 of 840 tokens",
+        "group full: KV to 640",
+        "group state 0: no state on the way",
+        "group state 1: no state on the way",
+        "binding constraint: no state block on the way",
+        "restore 0, replay 640, compute 200 new tokens",
+        "junction: shared by a second prompt to 640",
+    )
+
+
+def test_blocks_taken_for_rejected_drafts_serve_the_next_tokens() -> None:
+    bench = Bench(4, n_blocks=12)
+    lease = bench.run(text(3), hold=True)
+    moved = bench.step(lease, text(8), 4, drafts=3, accept=0)  # drafts reach into a second block
+    assert moved is not None
+    assert len(moved.pages) == 2
+    step = bench.cache.allocate(moved, 5)
+    assert step is not None
+    assert step.kv_blocks[0] == ()
+    bench.cache.release(moved)
+    bench.cache.check()
+
+
+def test_a_step_shorter_than_the_drafts_before_it_takes_no_blocks_back() -> None:
+    bench = Bench(4, n_blocks=14)
+    lease = bench.run(text(2), hold=True)
+    moved = bench.step(lease, text(12), 3, drafts=6, accept=0)
+    assert moved is not None
+    again = bench.step(moved, text(12), 4)
+    assert again is not None
+    assert len(again.pages) == 3
+    bench.check()
