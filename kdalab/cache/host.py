@@ -11,7 +11,7 @@ SGLang's HiCache, decided without tensors. Three rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kdalab.cache import eviction
 from kdalab.cache.host_copies import HostCopies, lacks_copy, lacks_state
@@ -53,6 +53,19 @@ class HostTier(HostCopies):
                 self._due[node.id] = node
         if deepest_first:
             self.use(deepest_first[0])
+
+    def uncount(self, path: Iterable[Node]) -> None:
+        """The request was let go before the path was of use to it."""
+        for node in path:
+            node.hits = max(0, node.hits - 1)
+            if node.hits < self.write_through:
+                self._due.pop(node.id, None)
+
+    def dismiss(self, node_id: int) -> None:
+        """No copy of this node can be made now: it has to become hot again first."""
+        node = self._due.pop(node_id, None)
+        if node is not None:
+            node.hits = 0
 
     def due(self) -> tuple[Wish, ...]:
         """Nodes that are hot and lack a copy, the longest known first.

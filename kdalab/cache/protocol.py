@@ -235,8 +235,9 @@ class StateCache(Protocol):
         """
         ...
 
-    def release(self, lease: Lease) -> Evicted:
-        """Give the lease's locks back, exactly once; returns what became useless with that."""
+    def release(self, lease: Lease, used: bool = True) -> Evicted:
+        """Give the lease's locks back, exactly once; returns what became useless with that.
+        ``used`` False: its request has to wait, and will ask again."""
         ...
 
     def evict(self, need: Bytes) -> Evicted:

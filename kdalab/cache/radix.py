@@ -179,8 +179,11 @@ class RadixStateCache(RadixTree):
             self._state_locked.discard(lease.id)
             self.unlock_state_of(self.nodes[lease.node])
 
-    def release(self, lease: Lease) -> Evicted:
+    def release(self, lease: Lease, used: bool = True) -> Evicted:
         """Give back the locks; the whole path counts as just used, deepest first.
+
+        A lease that was of no use in the end, because its request has to wait, makes no node
+        hotter for the host.
 
         A node that lost its state while this lease read its KV is of no use any more if nothing
         hangs below it. It goes now, and what it held is returned.
@@ -189,6 +192,8 @@ class RadixStateCache(RadixTree):
         del self.leases[lease.id]
         node = self.nodes[lease.node]
         self.unlock_path(node)
+        if not used and self.host is not None:
+            self.host.uncount(node.up_to(self.root))
         if node.state is not None:
             return eviction.NOTHING
         dropped: list[Dropped] = []

@@ -1,6 +1,6 @@
 """Requests -> steps -> events. The engine is the only place that changes everything."""
 
-from kdalab.engine.config import CELL, EngineConfig
+from kdalab.engine.config import CELL, EngineConfig, HostConfig
 from kdalab.engine.core import Engine
 from kdalab.engine.events import Event
 from kdalab.engine.faults import Faults
@@ -13,6 +13,7 @@ __all__ = [
     "EngineConfig",
     "Event",
     "Faults",
+    "HostConfig",
     "NodeView",
     "Phase",
     "Request",

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kdalab.cache import Lease, Lookup, PrefixKey
+from kdalab.cache.placement import Extends, Fork
 from kdalab.engine import events as ev
-from kdalab.engine import room
+from kdalab.engine import room, transfers
 from kdalab.engine.request import Phase, Request, Start
 from kdalab.errors import KdalabError
-from kdalab.memory import CACHE
+from kdalab.memory.slots import CACHE, IN_FLIGHT
 
 if TYPE_CHECKING:
     from kdalab.engine.core import Engine
@@ -51,7 +52,7 @@ def check_request(engine: Engine, tokens: tuple[int, ...], max_new_tokens: int, 
         raise KdalabError(f"max_new_tokens = {max_new_tokens}; it must be 0 or more")
     if name in engine.requests:
         raise KdalabError(f"a request named {name!r} exists already; choose another name")
-    if not name or name == CACHE:
+    if not name or name in (CACHE, IN_FLIGHT):
         raise KdalabError(f"a request cannot be named {name!r}")
     pages, limit = pages_needed(engine, len(tokens), max_new_tokens), engine.page_limit
     if pages > limit:
@@ -83,6 +84,9 @@ def _admit(engine: Engine, request: Request) -> bool:
     if not room.fits(engine, wanted, room.states_to_admit(engine)):
         _let_go(engine, request, lease)
         return False
+    if lookup is not None and transfers.load_first(engine, request, lookup, wanted):
+        _let_go(engine, request, lease)
+        return False
     request.lookup = lookup
     if lookup is not None:
         _say_match(engine, request, lookup)
@@ -101,10 +105,18 @@ def _admit(engine: Engine, request: Request) -> bool:
     engine.emit(ev.Admitted(name, slot, node, at, tuple(shared), own, tuple(spares)))
     _begin(engine, request, lease)
     if lookup is not None:
-        request.boundaries = config.placement.boundaries(
-            request.n_tokens, lookup.restore, lookup.branching, config.grid
-        )
+        request.boundaries = _boundaries(engine, request, lookup)
     return True
+
+
+def _boundaries(engine: Engine, request: Request, lookup: Lookup) -> tuple[int, ...]:
+    """Where the request leaves checkpoints. One that would take two states an extend is told how
+    many there is room for."""
+    placement, grid = engine.config.placement, engine.config.grid
+    at = request.n_tokens, lookup.restore, lookup.branching, grid
+    if isinstance(placement, Extends) and placement.fork is Fork.BOTH:
+        return placement.boundaries(*at, room=max(1, room.for_checkpoints(engine)))
+    return placement.boundaries(*at)
 
 
 def _pages_at_start(engine: Engine, request: Request) -> int:
@@ -116,7 +128,8 @@ def _pages_at_start(engine: Engine, request: Request) -> int:
 
 def _let_go(engine: Engine, request: Request, lease: Lease | None) -> None:
     if lease is not None:
-        engine.give_back(engine.cache.release(lease), request.name, "no reader left")
+        released = engine.cache.release(lease, used=False)
+        engine.give_back(released, request.name, "no reader left")
 
 
 def _say_match(engine: Engine, request: Request, lookup: Lookup) -> None:

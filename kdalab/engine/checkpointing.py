@@ -34,8 +34,8 @@ def in_decode(engine: Engine, request: Request) -> None:
     A copy enters the tree at once. A donating request keeps the slot for itself until it ends,
     and then gives away the last that it kept.
     """
-    interval, at = engine.config.decode_interval, request.computed
-    if interval is None or at % interval or request.lease is None or engine.config.faults.active:
+    at = request.computed
+    if not engine.config.keeps_decoded(at) or request.lease is None or engine.config.faults.active:
         return
     if at <= request.lease.boundary:
         return  # a resumed request passes what it has left in the tree itself

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kdalab.cache.transfers import Direction, Flight
 from kdalab.engine.request import Start
 from kdalab.errors import InvariantError
-from kdalab.memory import CACHE
+from kdalab.memory.slots import CACHE, IN_FLIGHT
 
 if TYPE_CHECKING:
     from kdalab.engine.core import Engine
     from kdalab.engine.request import Request
+    from kdalab.memory.host import Level
 
 
 def _require(holds: bool, rule: str, detail: object = "") -> None:
@@ -27,6 +29,7 @@ def check(engine: Engine) -> None:
     engine.latents.slots.check()
     engine.checkpoints.check()
     _check_owners(engine)
+    _check_transfers(engine)
     _check_states(engine)
     if engine.config.poison:
         _check_poison(engine)
@@ -35,7 +38,7 @@ def check(engine: Engine) -> None:
 def _check_owners(engine: Engine) -> None:
     running = {r.name: r for r in engine.running}
     for slot, owner in enumerate(engine.active.slots.owners()):
-        if owner == CACHE and engine.config.shares_states:
+        if owner in (CACHE, IN_FLIGHT) and engine.config.shares_states:
             continue
         if owner is not None:
             _require(owner in running, "an active slot belongs to a running request", owner)
@@ -103,7 +106,41 @@ def _check_states(engine: Engine) -> None:
     )
 
 
+def _check_transfers(engine: Engine) -> None:
+    """Each level's pools hold what the tree and the transfers under way say, and no more."""
+    tier, host, nodes = engine.cache.host, engine.host, engine.cache.nodes.values()
+    flights = list(tier.flights.values()) if tier is not None else []
+    _check_targets(engine.device, [f for f in flights if f.job.direction is Direction.LOAD])
+    if host is None:
+        return
+    host.latents.slots.check()
+    host.checkpoints.check()
+    _check_targets(host, [f for f in flights if f.job.direction is Direction.BACKUP])
+    _require(
+        sorted(p for n in nodes for p in n.host_pages) == host.latents.slots.owned_by(CACHE),
+        "free + in flight + cached host pages = total",
+    )
+    states = [n.host_state for n in nodes if n.host_state is not None]
+    _require(
+        sorted(s.slot for s in states) == host.checkpoints.slots.owned_by(CACHE),
+        "free + in flight + cached host checkpoints = total",
+    )
+    for state in states:
+        host.checkpoints.require(state)
+
+
+def _check_targets(level: Level, flights: list[Flight]) -> None:
+    rule = "what is in flight belongs to a transfer under way"
+    pages = sorted(p for f in flights for p in f.job.targets)
+    _require(pages == level.latents.slots.owned_by(IN_FLIGHT), rule, pages)
+    slots = sorted(f.job.state[1] for f in flights if f.job.state is not None)
+    _require(slots == level.checkpoints.slots.owned_by(IN_FLIGHT), rule, slots)
+
+
 def _check_poison(engine: Engine) -> None:
+    if engine.host is not None:
+        clean = engine.host.free_is_poisoned()
+        _require(clean, "free memory stays poisoned: nobody writes where nobody owns", "host")
     if engine.buffer is not None:
         return  # the buffer has answered for all of its bytes
     for name, pool in (

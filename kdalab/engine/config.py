@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kdalab.cache import Retention
-from kdalab.cache.placement import FORMS, Every, Placement, check_on_grid, grid_of
+from kdalab.cache import Retention, parse_retention
+from kdalab.cache.placement import (
+    FORMS,
+    DecodeEvery,
+    Every,
+    Placement,
+    check_on_grid,
+    grid_of,
+)
+from kdalab.cache.retention import RETENTION_FORMS
 from kdalab.engine.drafters import Drafter, PromptLookup
 from kdalab.engine.faults import Faults
 from kdalab.engine.strategy import Strategy, held_slots, parse_strategy, slots_per_request
@@ -22,6 +30,24 @@ _OPTIONAL = ("max_running", "memory_bytes", "checkpoint_limit", "decode_interval
 
 
 @dataclass(frozen=True, slots=True)
+class HostConfig:
+    """A second level in host memory: its pages and checkpoints, and after how many uses a prefix is
+    copied there (``write_through``; 1: at the first).
+
+    Raises:
+        KdalabError: a number below 1.
+    """
+
+    n_pages: int = 2048
+    n_checkpoints: int = 128
+    write_through: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("n_pages", "n_checkpoints", "write_through"):
+            _whole(f"host.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Sizes in pages, slots and tokens.
 
@@ -30,7 +56,9 @@ class EngineConfig:
     logits on the request, for comparison. ``check_every_step`` runs ``engine.check()`` after
     each step.
 
-    ``retention`` says what the cache gives up first, and how many states a path may keep.
+    ``retention`` says what the cache gives up first, and how many states a path may keep: a
+    ``Retention``, or its text form ("lru", "lru-path", "lru+cap:4"). ``host`` adds a second level
+    that takes copies of hot prefixes and gives them back (None: no such level).
 
     States: ``strategy`` says how a state becomes a checkpoint (see ``engine.strategy``), and
     ``overlap`` whether a request keeps the second spare that overlapped steps need. With
@@ -57,7 +85,8 @@ class EngineConfig:
     n_checkpoints: int = 32
     chunk_tokens: int = 256
     placement: Placement = field(default_factory=lambda: Every(CELL))
-    retention: Retention = field(default_factory=Retention)
+    retention: Retention | str = field(default_factory=Retention)
+    host: HostConfig | None = None
     reuse: bool = True
     poison: bool = True
     keep_logits: bool = False
@@ -95,6 +124,9 @@ class EngineConfig:
             raise KdalabError(f"placement = {self.placement!r}; use parse_placement({FORMS!r})")
         if isinstance(self.placement, Every):
             check_on_grid(self.placement.interval, self.grid)
+        _ = self.kept
+        if self.host is not None and not isinstance(self.host, HostConfig):
+            raise KdalabError(f"host = {self.host!r}; use HostConfig(...), or None for no host")
         if self.decode_interval is not None and self.decode_interval % self.grid:
             raise KdalabError(
                 f"decode_interval: interval {self.decode_interval:,} is not a multiple of "
@@ -129,6 +161,23 @@ class EngineConfig:
     def grid(self) -> int:
         """Boundaries that can hold a checkpoint are multiples of this: lcm(cell, page)."""
         return grid_of(CELL, self.page_tokens)
+
+    @property
+    def kept(self) -> Retention:
+        """``retention``, checked."""
+        if isinstance(self.retention, Retention):
+            return self.retention
+        if isinstance(self.retention, str):
+            return parse_retention(self.retention)
+        raise KdalabError(
+            f"retention = {self.retention!r}; use a Retention or one of: {RETENTION_FORMS}"
+        )
+
+    def keeps_decoded(self, n: int) -> bool:
+        """Whether the state after ``n`` tokens is kept when ``n`` is reached by decoding."""
+        if self.decode_interval is None:
+            return False
+        return bool(DecodeEvery(self.decode_interval).boundaries(n - 1, n, self.grid))
 
     @property
     def how(self) -> Strategy:

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from kdalab.cache import Evicted, PrefixKey, RadixStateCache
-from kdalab.engine import admission, checkpointing, checks, copies, decode, prefill
+from kdalab.cache import Evicted, HostTier, PrefixKey, RadixStateCache
+from kdalab.engine import admission, checkpointing, checks, copies, decode, prefill, transfers
 from kdalab.engine import events as ev
 from kdalab.engine.config import EngineConfig
 from kdalab.engine.dispatch import Choice, Work, choose
+from kdalab.engine.live import live_view
 from kdalab.engine.pools import build_pools
 from kdalab.engine.request import Phase, Request
 from kdalab.engine.strategy import slots_per_request
-from kdalab.engine.view import NodeView, RequestView, View
+from kdalab.engine.view import View
 from kdalab.errors import KdalabError
-from kdalab.memory import CACHE
+from kdalab.memory.host import Level, host_level
 
 if TYPE_CHECKING:
     from kdalab.model import HybridModel
@@ -65,8 +66,14 @@ class Engine:
             config.grid,
             pools.page_bytes,
             pools.checkpoint_bytes,
-            config.retention,
+            config.kept,
+            HostTier(config.host.write_through) if config.host is not None else None,
         )
+        self.device = Level(self.latents, self.checkpoints)
+        self.host: Level | None = None
+        if config.host is not None:
+            sizes = config.host.n_pages, config.host.n_checkpoints
+            self.host = host_level(*sizes, self.device, config.poison)
         self.events: list[ev.Event] = []
         self.choices: dict[Work, Choice] = {}
         self.requests: dict[str, Request] = {}
@@ -121,11 +128,15 @@ class Engine:
         first = len(self.events)
         with torch.inference_mode():
             decoding = [r for r in self.running if r.phase is Phase.DECODE]
+            transfers.land(self)
             admission.admit_waiting(self)
+            transfers.back_up(self)
             prefill.run_chunk(self)
             decode.run_batch(self, decoding)
             if self.buffer is not None and self.config.lazy_compaction:
                 self.buffer.compact(self.config.compact_moves)
+            if not self.waiting and not self.running:
+                transfers.back_up(self)  # there may be no next step that would
         self.say_moves()
         if self.config.check_every_step:
             self.check()
@@ -146,6 +157,7 @@ class Engine:
         if request is None:
             raise KdalabError(f"no request {name!r}; known: {', '.join(self.requests) or 'none'}")
         if request.phase is Phase.WAITING:
+            transfers.cancel(self, request)
             self.waiting.remove(request)
             request.phase = Phase.CANCELLED
             self.emit(ev.Cancelled(name))
@@ -154,8 +166,9 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """True when no request waits or runs."""
-        return not self.waiting and not self.running
+        """True when no request waits or runs, and no transfer is under way."""
+        flying = self.cache.host is not None and bool(self.cache.host.flights)
+        return not (self.waiting or self.running or flying)
 
     def check(self) -> None:
         """Prove every rule of the design on the live objects; raises ``InvariantError``."""
@@ -183,14 +196,17 @@ class Engine:
         return choice
 
     def give_back(self, evicted: Evicted, request: str, reason: str) -> None:
-        """Return evicted pages and checkpoints to their pools, and say so."""
+        """Return evicted pages and checkpoints of both levels to their pools, and say so."""
         if not evicted.dropped:
             return
-        self.latents.free(evicted.pages, CACHE)
-        self.checkpoints.free(evicted.states)
-        self.emit(
-            ev.Evicted(request, reason, evicted.kv_bytes, evicted.state_bytes, evicted.dropped)
-        )
+        self.device.free(evicted.pages, evicted.states)
+        kv = len(evicted.pages) * self.cache.page_bytes
+        state = len(evicted.states) * self.cache.checkpoint_bytes
+        host = 0
+        if self.host is not None:
+            self.host.free(evicted.host_pages, evicted.host_states)
+            host = self.host.bytes_of(len(evicted.host_pages), len(evicted.host_states))
+        self.emit(ev.Evicted(request, reason, kv, state, evicted.dropped, host))
 
     def finish(self, request: Request, reason: str) -> None:
         """End a running request; the last state that it kept goes to the cache."""
@@ -207,7 +223,7 @@ class Engine:
         checkpointing.at_end(self, request)
         held = self._release(request)
         request.phase, request.lookup, request.computed = Phase.WAITING, None, 0
-        request.boundaries = ()
+        request.boundaries, request.load = (), 0
         request.logits.clear()
         self.waiting.appendleft(request)
         n = len(request.generated)
@@ -250,45 +266,14 @@ class Engine:
 
     def empty_view(self) -> View:
         """The view before the first event; fold the log from here."""
-        return View.empty(self.active.slots.n, self.checkpoints.slots.n, self.latents.slots.n)
+        pools = [self.active, self.checkpoints, self.latents]
+        if self.host is not None:
+            pools += [self.host.latents, self.host.checkpoints]
+        return View.empty(*(pool.slots.n for pool in pools))
 
     def view(self) -> View:
         """The same view as ``fold(engine.events, engine.empty_view())``, from the live objects."""
-        view = self.empty_view()
-        owners = self.active.slots.owners()
-        view.active = [None if who == CACHE else who for who in owners]
-        view.pages = list(self.latents.slots.owners())
-        for node in self.cache.nodes.values():
-            if node.parent is None:
-                continue
-            slot = node.state.slot if node.state is not None else None
-            view.nodes[node.id] = NodeView(
-                node.id, node.parent.id, node.start, node.end, tuple(node.pages), slot
-            )
-            if slot is not None:
-                view.checkpoints[slot] = node.id
-        for r in self.requests.values():
-            view.requests[r.name] = RequestView(
-                r.name,
-                r.n_tokens,
-                r.phase.value,
-                r.token_match,
-                r.restore,
-                r.computed,
-                r.active_slot,
-                self._node_of(r),
-                tuple(r.pages),
-                r.n_shared,
-                tuple(r.generated),
-                tuple(r.spare_slots),
-                r.kept_slot,
-            )
-        return view
-
-    def _node_of(self, request: Request) -> int:
-        if not request.is_running:
-            return -1
-        return request.lease.node if request.lease is not None else 0
+        return live_view(self)
 
     def _next_name(self) -> str:
         number = len(self.requests)

@@ -6,7 +6,7 @@ folded without the engine. Lengths and positions are in tokens, sizes in bytes.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from kdalab.cache.protocol import Change, Dropped
@@ -290,19 +290,35 @@ class Decoded(Event):
 
 @dataclass(frozen=True, slots=True)
 class Evicted(Event):
-    """Unlocked nodes or states were given up to make room for ``request``."""
+    """Unlocked nodes or states were given up to make room for ``request``.
+
+    ``kv_bytes`` and ``state_bytes`` are the device's, ``host_bytes`` those of copies on the host.
+    """
 
     reason: str
     kv_bytes: int
     state_bytes: int
     dropped: tuple[Dropped, ...]
+    host_bytes: int = 0
 
     tone: ClassVar[str] = "evict"
 
     def sentence(self) -> str:
         nodes = [f"node {d.node}" for d in self.dropped if d.removed]
-        states = [f"the state of node {d.node}" for d in self.dropped if not d.removed]
+        states = [_lost(d) for d in self.dropped if not d.removed]
         return f"Evicted {', '.join(states + nodes)} ({self.reason})."
+
+
+def _lost(dropped: Dropped) -> str:
+    """What a node that stays has lost."""
+    what = []
+    if dropped.pages:
+        what.append("the latent KV" if dropped.state is None else "the latent KV and the state")
+    elif dropped.state is not None:
+        what.append("the state")
+    if dropped.host_pages or dropped.host_state is not None:
+        what.append("the host's copy")
+    return f"{' and '.join(what)} of node {dropped.node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,11 +433,3 @@ class FaultInjected(Event):
 
     def sentence(self) -> str:
         return f"On purpose: {self.what}"
-
-
-EVENTS: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}
-
-
-def field_names(event: Event) -> tuple[str, ...]:
-    """Names of the event's own fields, in order."""
-    return tuple(f.name for f in fields(event))

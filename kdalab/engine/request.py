@@ -41,7 +41,8 @@ class Request:
     instead, once, when the state was left behind at a boundary (-1: it reads what it writes).
     ``spare_slots`` are waiting to become the active one, and ``kept_slot`` holds the state of
     ``kept_boundary`` tokens, to be donated when the request ends (-1: none).
-    ``start`` is the deferred beginning: a copy of the leased checkpoint, or zeros.
+    ``start`` is the deferred beginning: a copy of the leased checkpoint, or zeros. ``load`` is the
+    transfer from the host that it has waited for (0: it has not asked for one).
     """
 
     name: str
@@ -58,6 +59,7 @@ class Request:
     kept_slot: int = -1
     kept_boundary: int = 0
     start: Start | None = None
+    load: int = 0
     pages: list[int] = field(default_factory=list)
     boundaries: tuple[int, ...] = ()
     computed: int = 0

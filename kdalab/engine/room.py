@@ -61,6 +61,27 @@ def make_checkpoint(engine: Engine, request: str) -> bool:
     return engine.checkpoints.slots.n_free > 0
 
 
+def make_for_cache(engine: Engine, pages: int, state: bool, request: str, reason: str) -> bool:
+    """Make room for pages and a checkpoint that the cache will hold; False when that cannot be."""
+    if engine.config.shares_states:
+        return make(engine, pages, int(state), request, reason)
+    return (not state or make_checkpoint(engine, request)) and make(
+        engine, pages, 0, request, reason
+    )
+
+
+def for_checkpoints(engine: Engine) -> int:
+    """Checkpoints that could be taken now, if everything that can be evicted were."""
+    count = engine.checkpoints.slots.n_free + engine.cache.evictable_states
+    if engine.buffer is not None:
+        pages = engine.cache.evictable_pages * engine.buffer.pages.entry_bytes
+        count += pages // engine.buffer.states.entry_bytes
+    if engine.config.shares_states:
+        held = engine.config.held_slots  # spares that running requests still have to get
+        count -= sum(held - len(r.slots) for r in engine.running)
+    return max(0, count)
+
+
 def states_to_admit(engine: Engine) -> int:
     """Active slots that must be free or evictable before one more request may start.
 

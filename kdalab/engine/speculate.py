@@ -74,11 +74,10 @@ def _commit(engine: Engine, draft: Draft, out: VerifyOutput) -> None:
     while accepted < len(draft.tokens) and draft.tokens[accepted] == chosen[accepted]:
         accepted += 1
     engine.emit(ev.Verified(request.name, request.computed, draft.tokens, accepted))
-    interval = engine.config.decode_interval
     for t in range(accepted + 1):
         # Only what is kept is written: the last accepted state, and the one at a boundary.
         last = t == accepted or chosen[t] in request.stop_tokens
-        if last or (interval is not None and (request.computed + 1) % interval == 0):
+        if last or engine.config.keeps_decoded(request.computed + 1):
             copies.write_state(engine, request, out.recurrent[t], out.conv[t])
         decode.write_latents(engine, [request], out.latent[t : t + 1])
         decode.advance(engine, request, chosen[t], out.logits[t])

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from kdalab.cache.protocol import Added, Dropped, Revived, Split
+from kdalab.cache.protocol import Added, BackedUp, Change, Dropped, Refilled, Revived, Split
+from kdalab.cache.transfers import Direction
 from kdalab.engine import events as ev
-from kdalab.memory.slots import CACHE
+from kdalab.engine import transfer_events as tr
+from kdalab.memory.slots import CACHE, IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node of the tree: tokens [start, end), its pages, its checkpoint slot or None."""
+    """One node of the tree: tokens [start, end), its pages, its checkpoint slot or None, and the
+    same on the host. Without ``pages`` it lives from its copy there."""
 
     id: int
     parent: int
@@ -24,6 +27,8 @@ class NodeView:
     end: int
     pages: tuple[int, ...]
     state: int | None
+    host_pages: tuple[int, ...] = ()
+    host_state: int | None = None
 
     @property
     def is_tombstone(self) -> bool:
@@ -58,18 +63,34 @@ class RequestView:
 @dataclass(slots=True)
 class View:
     """Everything a page draws. ``active`` and ``pages`` name each slot's owner (a request,
-    "cache", or None when free); ``checkpoints`` names the tree node each slot belongs to."""
+    "cache", "transfer", or None when free), and so do the host's two pools; ``checkpoints`` names
+    the tree node each slot belongs to."""
 
     active: list[str | None]
     checkpoints: list[int | None]
     pages: list[str | None]
     nodes: dict[int, NodeView] = field(default_factory=dict)
     requests: dict[str, RequestView] = field(default_factory=dict)
+    host_pages: list[str | None] = field(default_factory=list)
+    host_checkpoints: list[str | None] = field(default_factory=list)
 
     @classmethod
-    def empty(cls, n_active: int, n_checkpoints: int, n_pages: int) -> View:
+    def empty(
+        cls,
+        n_active: int,
+        n_checkpoints: int,
+        n_pages: int,
+        host_pages: int = 0,
+        host_checkpoints: int = 0,
+    ) -> View:
         """The view before the first event."""
-        return cls([None] * n_active, [None] * n_checkpoints, [None] * n_pages)
+        return cls(
+            [None] * n_active,
+            [None] * n_checkpoints,
+            [None] * n_pages,
+            host_pages=[None] * host_pages,
+            host_checkpoints=[None] * host_checkpoints,
+        )
 
     def copy(self) -> View:
         """An independent copy (records are frozen, so the containers are enough)."""
@@ -79,6 +100,8 @@ class View:
             list(self.pages),
             dict(self.nodes),
             dict(self.requests),
+            list(self.host_pages),
+            list(self.host_checkpoints),
         )
 
     def readers(self, node: int) -> tuple[str, ...]:
@@ -166,6 +189,13 @@ def apply(view: View, event: ev.Event) -> None:
             _end(view, event, phase="waiting", computed=0, token_match=0, restore=0)
         case ev.Cancelled():
             _update(view, name, phase="cancelled")
+        case tr.BackupStarted() | tr.LoadStarted() | tr.TransferFailed() | tr.BackedUp():
+            _transfer(view, event)
+        case tr.Loaded():
+            for change in event.changes:
+                _change(view, change)
+            for page in event.duplicate_pages:
+                view.pages[page] = None
         case _:
             pass  # the others say how, and change nothing that is drawn from the view
 
@@ -200,26 +230,68 @@ def _update(view: View, name: str, **changes: object) -> None:
     view.requests[name] = replace(view.requests[name], **changes)  # type: ignore[arg-type]
 
 
+def _transfer(
+    view: View, event: tr.BackupStarted | tr.LoadStarted | tr.TransferFailed | tr.BackedUp
+) -> None:
+    if isinstance(event, tr.BackedUp):
+        for change in event.changes:
+            _change(view, change)
+        return
+    owner = None if isinstance(event, tr.TransferFailed) else IN_FLIGHT
+    loads = isinstance(event, tr.LoadStarted)
+    if isinstance(event, tr.TransferFailed):
+        loads = event.direction == Direction.LOAD
+    for page in event.pages:
+        (view.pages if loads else view.host_pages)[page] = owner
+    if event.state is not None and not loads:
+        view.host_checkpoints[event.state] = owner
+
+
+def _change(view: View, change: Change) -> None:
+    """Bring the tree forward by one change."""
+    nodes = view.nodes
+    match change:
+        case Split(node=lower_id, upper=upper_id, at=at):
+            lower = nodes[lower_id]
+            pages = max(len(lower.pages), len(lower.host_pages))
+            cut = pages * (at - lower.start) // (lower.end - lower.start)
+            above = lower.pages[:cut], None, lower.host_pages[:cut]
+            nodes[upper_id] = NodeView(upper_id, lower.parent, lower.start, at, *above)
+            nodes[lower_id] = replace(
+                lower,
+                parent=upper_id,
+                start=at,
+                pages=lower.pages[cut:],
+                host_pages=lower.host_pages[cut:],
+            )
+        case Added(node=node, parent=parent, start=start, end=end, pages=pages, state=state):
+            nodes[node] = NodeView(node, parent, start, end, tuple(pages), state)
+            view.checkpoints[state] = node
+            for page in pages:
+                view.pages[page] = CACHE
+        case Revived(node=node, state=state):
+            nodes[node] = replace(nodes[node], state=state)
+            view.checkpoints[state] = node
+        case Refilled(node=node, pages=pages):
+            nodes[node] = replace(nodes[node], pages=pages)
+            for page in pages:
+                view.pages[page] = CACHE
+        case BackedUp(node=node, pages=pages, state=state):
+            old = nodes[node]
+            nodes[node] = replace(
+                old,
+                host_pages=pages or old.host_pages,
+                host_state=old.host_state if state is None else state,
+            )
+            for page in pages:
+                view.host_pages[page] = CACHE
+            if state is not None:
+                view.host_checkpoints[state] = CACHE
+
+
 def _insert(view: View, event: ev.Inserted) -> None:
     for change in event.changes:
-        match change:
-            case Split(node=lower_id, upper=upper_id, at=at):
-                lower = view.nodes[lower_id]
-                cut = len(lower.pages) * (at - lower.start) // (lower.end - lower.start)
-                view.nodes[upper_id] = NodeView(
-                    upper_id, lower.parent, lower.start, at, lower.pages[:cut], None
-                )
-                view.nodes[lower_id] = replace(
-                    lower, parent=upper_id, start=at, pages=lower.pages[cut:]
-                )
-            case Added(node=node, parent=parent, start=start, end=end, pages=pages, state=state):
-                view.nodes[node] = NodeView(node, parent, start, end, tuple(pages), state)
-                view.checkpoints[state] = node
-                for page in pages:
-                    view.pages[page] = CACHE
-            case Revived(node=node, state=state):
-                view.nodes[node] = replace(view.nodes[node], state=state)
-                view.checkpoints[state] = node
+        _change(view, change)
     for page in event.duplicate_pages:
         view.pages[page] = None
     request = view.requests[event.request]
@@ -236,9 +308,20 @@ def _insert(view: View, event: ev.Inserted) -> None:
 def _drop(view: View, dropped: Dropped) -> None:
     if dropped.state is not None:
         view.checkpoints[dropped.state] = None
+    for page in dropped.pages:
+        view.pages[page] = None
+    for page in dropped.host_pages:
+        view.host_pages[page] = None
+    if dropped.host_state is not None:
+        view.host_checkpoints[dropped.host_state] = None
     if dropped.removed:
         del view.nodes[dropped.node]
-        for page in dropped.pages:
-            view.pages[page] = None
-    else:
-        view.nodes[dropped.node] = replace(view.nodes[dropped.node], state=None)
+        return
+    node = view.nodes[dropped.node]
+    view.nodes[dropped.node] = replace(
+        node,
+        pages=() if dropped.pages else node.pages,
+        state=None if dropped.state is not None else node.state,
+        host_pages=() if dropped.host_pages else node.host_pages,
+        host_state=None if dropped.host_state is not None else node.host_state,
+    )

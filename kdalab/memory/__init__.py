@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kdalab.memory.active import ActivePool
     from kdalab.memory.blocks import BlockBuffer
     from kdalab.memory.checkpoints import CheckpointPool
+    from kdalab.memory.host import Level
     from kdalab.memory.int8 import Int8CheckpointPool
     from kdalab.memory.latent import LatentPool
     from kdalab.memory.unified import UnifiedBuffer
@@ -28,6 +29,7 @@ __all__ = [
     "CountingPool",
     "Int8CheckpointPool",
     "LatentPool",
+    "Level",
     "SlotAllocator",
     "UnifiedBuffer",
 ]
@@ -37,6 +39,7 @@ _WITH_TENSORS = {
     "BlockBuffer": "kdalab.memory.blocks",
     "CheckpointPool": "kdalab.memory.checkpoints",
     "Int8CheckpointPool": "kdalab.memory.int8",
+    "Level": "kdalab.memory.host",
     "LatentPool": "kdalab.memory.latent",
     "UnifiedBuffer": "kdalab.memory.unified",
 }

@@ -66,6 +66,11 @@ class StateBuffers:
         return self.recurrent[0].nbytes + self.conv[0].nbytes
 
     @property
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that hold a state, row by row."""
+        return self.recurrent, self.conv
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the pool."""
         return self.recurrent.nbytes + self.conv.nbytes

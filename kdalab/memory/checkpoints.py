@@ -27,6 +27,16 @@ class Boundaries:
         self.slots.owner(slot)
         return self._boundary[slot]
 
+    def seal(self, slot: int, boundary: int, owner: str) -> Checkpoint:
+        """``owner``'s slot becomes a checkpoint of ``boundary`` tokens as it stands.
+
+        Raises:
+            KdalabError: the slot is not ``owner``'s.
+        """
+        self.slots.transfer([slot], owner, CACHE)
+        self._boundary[slot] = boundary
+        return Checkpoint(slot, boundary)
+
     def require(self, checkpoint: Checkpoint) -> None:
         """Raise ``InvariantError`` unless the slot holds a state of just that boundary."""
         held = self.boundary(checkpoint.slot)
@@ -112,9 +122,7 @@ class CheckpointPool(Boundaries, StateBuffers):
         Raises:
             KdalabError: the slot is not ``owner``'s.
         """
-        self.slots.transfer([slot], owner, CACHE)
-        self._boundary[slot] = boundary
-        return Checkpoint(slot, boundary)
+        return self.seal(slot, boundary, owner)
 
     def load(self, checkpoint: Checkpoint, active: ActivePool, slot: int, owner: str) -> None:
         """Copy a checkpoint into ``owner``'s private slot (copy-on-write)."""
@@ -122,9 +130,9 @@ class CheckpointPool(Boundaries, StateBuffers):
         row = self.slots.place(checkpoint.slot)
         active.write(slot, self.recurrent[row], self.conv[row], owner)
 
-    def free(self, slots: Sequence[int]) -> None:
+    def free(self, slots: Sequence[int], owner: str = CACHE) -> None:
         """Give slots back and poison them."""
-        self.slots.free(slots, CACHE)
+        self.slots.free(slots, owner)
         for slot in slots:
             self._boundary[slot] = None
         self.poison(slots)

@@ -122,6 +122,11 @@ class Int8CheckpointPool(Boundaries):
         return self.q[0].nbytes + self.scale[0].nbytes + self.conv[0].nbytes
 
     @property
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that hold a checkpoint, row by row, as it is stored."""
+        return self.q, self.scale, self.conv
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the pool: just what the estimate said."""
         return self.q.nbytes + self.scale.nbytes + self.conv.nbytes
@@ -162,9 +167,9 @@ class Int8CheckpointPool(Boundaries):
         recurrent = dequantise(self.q[slot], self.scale[slot], self.state_dtype)
         return recurrent, self.conv[slot].clone()
 
-    def free(self, slots: Sequence[int]) -> None:
+    def free(self, slots: Sequence[int], owner: str = CACHE) -> None:
         """Give slots back and poison them."""
-        self.slots.free(slots, CACHE)
+        self.slots.free(slots, owner)
         for slot in slots:
             self._boundary[slot] = None
         if slots and self.fill is not None:

@@ -43,6 +43,11 @@ class LatentPool:
         return self.data[0].nbytes
 
     @property
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that hold a page, row by row."""
+        return (self.data,)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the pool."""
         return self.data.nbytes

@@ -10,6 +10,9 @@ from kdalab.errors import InvariantError, KdalabError, OutOfSlotsError
 CACHE = "cache"
 """Owner of what is shared: slots that belong to the cache are read-only for everyone."""
 
+IN_FLIGHT = "transfer"
+"""Owner of what a copy between device and host is to fill: nobody reads it, and it is not free."""
+
 
 class SlotAllocator:
     """Hands out the numbers 0 .. n-1 of one pool, each to one owner at a time.

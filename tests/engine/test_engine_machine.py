@@ -17,14 +17,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kdalab.cache import parse_placement
-from kdalab.engine import Engine, EngineConfig, Phase, copies, fold
+from kdalab.cache import Bytes, parse_placement
+from kdalab.cache.transfers import Flight
+from kdalab.engine import Engine, EngineConfig, HostConfig, Phase, copies, fold, transfers
 from kdalab.engine.drafters import PromptLookup
 from kdalab.engine.view import View, apply
 
 # Prompts are made of these runs of tokens, so that they share prefixes and part in odd places.
 PIECES = [tuple((7 * i + j * j) % 250 for j in range(n)) for i, n in enumerate((64, 40, 96, 5))]
 
+hits = st.integers(1, 2)
 prompts = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map(
     lambda parts: tuple(t for part in parts for t in part)
 )
@@ -82,6 +84,8 @@ class EngineMachine(RuleBasedStateMachine):
         lazy=st.booleans(),
         reserve=st.booleans(),
         drafts=st.sampled_from([0, 3]),
+        host=st.none() | st.builds(HostConfig, st.integers(4, 60), st.integers(1, 6), hits),
+        retention=st.sampled_from(["lru", "lru-path", "lru+cap:1", "lru-path+cap:2"]),
     )
     def start(
         self,
@@ -97,6 +101,8 @@ class EngineMachine(RuleBasedStateMachine):
         lazy: bool,
         reserve: bool,
         drafts: int,
+        host: HostConfig | None,
+        retention: str,
     ) -> None:
         if strategy != "copy" and active + checkpoints < 5:
             checkpoints = 5  # what one request needs when slots are donated
@@ -117,6 +123,8 @@ class EngineMachine(RuleBasedStateMachine):
                 reserve_output=reserve,
                 draft_tokens=drafts,
                 drafter=PromptLookup(1),
+                host=host,
+                retention=retention,
             ),
         )
         self.folded: View = self.engine.empty_view()
@@ -170,6 +178,22 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.step()
             assert "Moved" not in {x.name for x in self.engine.events[first:]}
             self.holds()
+
+    @precondition(lambda self: self.engine is not None and self.engine.host is not None)
+    @rule(need=st.sampled_from([Bytes(kv=10**9), Bytes(state=10**9), Bytes(kv=1, state=1)]))
+    def forget_on_the_device(self, need: Bytes) -> None:
+        """What the host holds has to come back from there."""
+        self.engine.give_back(self.engine.cache.evict(need), "", "on purpose")
+
+    @precondition(lambda self: self.engine is not None and self.flights())
+    @rule(data=st.data())
+    def a_transfer_fails(self, data: st.DataObject) -> None:
+        job = data.draw(st.sampled_from(self.flights())).job
+        transfers.fail(self.engine, job, "on purpose")
+
+    def flights(self) -> list[Flight]:
+        tier = self.engine.cache.host
+        return list(tier.flights.values()) if tier is not None else []
 
     @precondition(lambda self: self.engine is not None)
     @rule()
