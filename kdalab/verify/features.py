@@ -1,7 +1,8 @@
-"""Exactness with each feature of the engine on: donated slots, unified memory, speculation, INT8.
+"""Exactness with each feature of the engine on: donated slots, unified memory, the host tier,
+speculation, INT8.
 
-The same random prompts as in ``verify.restore``, in engines that do it another way. Three of the
-four change no bit; the fourth rounds once a snapshot, and its error is bounded and printed.
+The same random prompts as in ``verify.restore``, in engines that do it another way. All but the
+last change no bit; INT8 rounds once a snapshot, and its error is bounded and printed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any
 
 import torch
 
-from kdalab.engine import Engine, EngineConfig
+from kdalab.cache import Bytes
+from kdalab.engine import Engine, EngineConfig, HostConfig
 from kdalab.engine.drafters import Scripted
 from kdalab.engine.events import Snapshotted, Verified
 from kdalab.model import HybridModel, tiny_model
@@ -22,7 +24,7 @@ QMAX = 127
 
 
 def engine_claims(cases: int, seed: int, progress: Progress | None = None) -> list[Claim]:
-    """Rows for donation, unified memory, speculative verification and INT8 checkpoints.
+    """Rows for donation, unified memory, the host tier, speculative verification and INT8.
 
     Args:
         cases: restored prompts (or generated requests) for each feature.
@@ -32,6 +34,7 @@ def engine_claims(cases: int, seed: int, progress: Progress | None = None) -> li
     return [
         _exact("donated slots", model, cases, seed, progress, _donating),
         _exact("unified memory", model, cases, seed, progress, _unified),
+        host_claim(model, cases, seed, progress),
         _speculation(model, max(1, cases // 6), seed),
         _int8(model, max(1, cases // 6), seed),
     ]
@@ -45,6 +48,27 @@ def _donating(chance: random.Random) -> dict[str, Any]:
 def _unified(chance: random.Random) -> dict[str, Any]:
     how = chance.choice(["copy", "extra_buffer"])
     return {"memory": "unified", "strategy": how, "lazy_compaction": chance.random() < 0.5}
+
+
+def host_claim(
+    model: HybridModel, cases: int, seed: int, progress: Progress | None = None
+) -> Claim:
+    """Restored from the host's copy equals computed straight through."""
+    return _exact("host tier", model, cases, seed, progress, _host_tier)
+
+
+def _host_tier(chance: random.Random) -> dict[str, Any]:
+    """All that is cached is copied down at once, and goes from the device after every wave: what
+    is restored afterwards came from the host."""
+    memory = {"memory": chance.choice(["split", "unified"])}
+    how = {"strategy": chance.choice(["copy", "extra_buffer"])}
+    host = HostConfig(chance.randint(40, 400), chance.randint(6, 60), write_through=1)
+    return {"host": host, "between": _forget_device, **memory, **how}
+
+
+def _forget_device(engine: Engine) -> None:
+    everything = Bytes(kv=1 << 60, state=1 << 60)
+    engine.give_back(engine.cache.evict(everything), "", "verified with the host alone")
 
 
 def _exact(
@@ -62,7 +86,8 @@ def _exact(
         if progress is not None:
             progress(what, min(worst.restored, cases), cases)
     seen = worst.events
-    note = f"{seen['Donated']} donations, {seen['Moved']} moves" if what else ""
+    note = f"{seen['Donated']} donations, {seen['Moved']} moves"
+    note += f", {seen['Loaded']} loads from the host" * (what == "host tier")
     value = max(worst.recurrent, worst.conv, worst.latent, worst.logits, worst.decoded)
     if worst.broken:
         value, note = float("inf"), worst.broken

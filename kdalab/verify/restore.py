@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,9 +83,15 @@ def restore_claims(cases: int, seed: int, progress: Progress | None = None) -> l
 
 
 def run_batch(
-    model: HybridModel, chance: random.Random, count: int, worst: Worst, **features: Any
+    model: HybridModel,
+    chance: random.Random,
+    count: int,
+    worst: Worst,
+    between: Callable[[Engine], None] | None = None,
+    **features: Any,
 ) -> None:
-    """One engine with these features, ``count`` prompts, submitted two or three at a time."""
+    """One engine with these features, ``count`` prompts, submitted two or three at a time;
+    ``between`` is called after each of these waves."""
     engine = random_engine(model, chance, **features)
     earlier: list[list[int]] = [[chance.randrange(256) for _ in range(MAX_TOKENS)]]
     waiting = count
@@ -110,6 +116,8 @@ def run_batch(
         for request in wave:
             pairs = zip(alone[request.name], request.generated, strict=True)
             worst.decoded = max(worst.decoded, float(sum(a != b for a, b in pairs)))
+        if between is not None:
+            between(engine)
     engine.say_moves()
     for event in engine.events:
         worst.events[event.name] += 1

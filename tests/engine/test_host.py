@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -364,6 +365,59 @@ def test_a_copy_that_breaks_leaves_nothing_behind(
     e.run()
     assert worst(c) == 0
     assert not of_type(e, tr.TransferFailed)[len(failed) :]
+
+
+# -- at random -------------------------------------------------------------------------------
+
+RANDOM: list[dict[str, Any]] = [
+    {"retention": "lru+cap:2"},
+    {"strategy": "extra_buffer", "placement": "leaf+branch"},
+    {"checkpoint_dtype": "int8", "retention": "lru-path"},
+    {"memory": "unified", "strategy": "extra_buffer_lazy", "reserve_output": False},
+    {"memory": "unified", "lazy_compaction": True, "placement": "leaf"},
+]
+
+
+@pytest.mark.parametrize("features", RANDOM)
+def test_random_requests_over_two_levels_lose_and_change_nothing(features: dict[str, Any]) -> None:
+    model, chance, loads = tinier_model(), random.Random(len(str(features))), 0
+    for _ in range(6):
+        e = hosted(
+            chance.randint(16, 60),
+            chance.randint(2, 9),
+            chance.randint(1, 2),
+            model=model,
+            n_pages=48,
+            n_checkpoints=7,
+            **features,
+        )
+        roots = [[chance.randrange(60) for _ in range(330)] for _ in range(3)]
+        for _ in range(40):
+            if len(e.waiting) < 3:
+                prompt = chance.choice(roots)[: chance.randint(60, 320)]
+                fresh = [chance.randrange(60) for _ in range(5)]
+                e.submit(prompt + fresh, chance.choice([0, 1, 3]))
+            e.step()
+            fate, tier = chance.random(), e.cache.host
+            assert tier is not None
+            if fate < 0.4:
+                e.give_back(e.cache.evict(chance.choice([ALL, Bytes(kv=1)])), "", "on purpose")
+            elif fate < 0.45 and tier.flights:
+                transfers.fail(e, chance.choice(list(tier.flights.values())).job, "on purpose")
+            elif fate < 0.5 and e.waiting:
+                e.abort(chance.choice(list(e.waiting)).name)
+            elif fate < 0.55 and e.running:
+                e.retract(chance.choice(e.running), "on purpose")
+            e.check()
+        e.run()
+        assert_log_folds(e)
+        assert_nothing_leaks(e)
+        loads += len(of_type(e, tr.Loaded))
+        for r in e.requests.values():
+            assert not r.finish_reason.startswith("failed")
+            if r.logits and r.restore < r.n_tokens and not e.config.int8:
+                assert worst(r, model) == 0
+    assert loads > 10
 
 
 # -- conservation, and what the check sees ---------------------------------------------------

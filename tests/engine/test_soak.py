@@ -9,7 +9,7 @@ import pytest
 from engine_cases import assert_nothing_leaks, tinier_model
 
 from kdalab.cache import parse_placement
-from kdalab.engine import Engine, EngineConfig
+from kdalab.engine import Engine, EngineConfig, HostConfig
 from kdalab.errors import KdalabError
 
 FEATURES: list[dict[str, Any]] = [
@@ -19,6 +19,8 @@ FEATURES: list[dict[str, Any]] = [
     {"checkpoint_dtype": "int8", "decode_interval": 64},
     {"memory": "unified", "reserve_output": False, "draft_tokens": 3},
     {"memory": "unified", "strategy": "extra_buffer", "lazy_compaction": True},
+    {"host": HostConfig(60, 9, 1), "retention": "lru+cap:2", "decode_interval": 64},
+    {"host": HostConfig(30, 4), "memory": "unified", "strategy": "extra_buffer"},
 ]
 
 

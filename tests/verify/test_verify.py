@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 
 from kdalab.cli.verify import command
 from kdalab.memory import CheckpointPool
+from kdalab.memory.host import copy_between
 from kdalab.model import tiny_model
 from kdalab.model.kda import KDALayer
 from kdalab.model.mla import MLALayer
 from kdalab.verify.claim import Claim
+from kdalab.verify.features import host_claim
 from kdalab.verify.groups import Group
 from kdalab.verify.k3 import k3_claims
 from kdalab.verify.mlx_peer import mlx_missing
@@ -73,6 +75,24 @@ def test_a_broken_invariant_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     claims = restore_claims(30, seed=1)
     assert failed(claims) == ["invariants hold, the log folds to the live objects"]
     assert "free memory stays poisoned" in claims[-1].note
+
+
+def test_the_claim_about_the_host_tier_holds_and_loads_from_it() -> None:
+    claim = host_claim(tiny_model(), 3, seed=2)
+    assert claim.passed
+    assert (claim.worst, claim.limit) == (0, 0)
+    assert " loads from the host" in claim.note
+    assert ", 0 loads" not in claim.note
+
+
+def test_a_host_that_gives_back_another_bit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy(source: Any, target: Any, pages: Any, state: Any) -> None:
+        copy_between(source, target, pages, state)
+        if state is not None:
+            target.checkpoints.conv[target.checkpoints.slots.place(state[1])][0, 0, 0] += 1e-6
+
+    monkeypatch.setattr("kdalab.engine.transfers.copy_between", noisy)
+    assert host_claim(tiny_model(), 3, seed=2).failed
 
 
 def test_a_nan_is_the_largest_difference() -> None:
