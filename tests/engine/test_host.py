@@ -207,6 +207,26 @@ def test_only_what_is_missing_comes_back() -> None:
     assert_nothing_leaks(e)
 
 
+def test_room_for_a_load_may_take_more_of_its_own_prefix_and_that_comes_back_too() -> None:
+    e = hosted(n_pages=19)
+    e.submit(SHARED, 0)
+    e.run()
+    e.give_back(e.cache.evict(Bytes(kv=1)), "", "on purpose")
+    e.give_back(e.cache.evict(Bytes(state=10**9)), "", "on purpose")
+    e.submit(tail(5, 129), 0)  # younger than what is left of the first
+    e.run()
+    assert e.latents.slots.n_free == 3
+    c = e.submit([*SHARED, 1], 1)
+    e.step()
+    (start,) = of_type(e, tr.LoadStarted)
+    assert len(start.pages) == 12  # 4 were missing at first
+    e.run()
+    assert c.restore == 192
+    assert worst(c) == 0
+    assert_log_folds(e)
+    assert_nothing_leaks(e)
+
+
 def test_what_was_computed_anew_under_way_wins_over_what_is_loaded() -> None:
     e = hosted(placement="leaf")
     e.submit(SHARED, 0)
@@ -272,6 +292,26 @@ def test_a_full_host_gives_up_its_oldest_copies() -> None:
     assert_nothing_leaks(e)
 
 
+def test_room_for_a_copy_is_not_made_by_what_it_would_hang_below() -> None:
+    e = hosted(pages=12, placement="leaf")
+    texts = [tail(seed, 70) for seed in (1, 2, 3)]
+    for text in texts:
+        e.submit(text, 0)
+        e.run()
+    e.submit(texts[0][:64] + tail(9, 66), 4)  # goes on from the first, to 128
+    e.step()
+    for text in texts[1:]:
+        e.submit(text, 0)  # both used after it, and before its copy starts
+    e.step()
+    (gone,) = [x for x in of_type(e, ev.Evicted) if x.host_bytes]
+    e.run()
+    held = {n.id for n in e.cache.nodes.values() if n.host_pages}
+    long = e.cache.lookup(e.requests["D"].key).path
+    assert held == {*long, 3}
+    assert [d.node for d in gone.dropped] == [2]
+    assert_nothing_leaks(e)
+
+
 def test_what_cannot_fit_the_host_is_skipped_and_leaves_nothing() -> None:
     e = hosted(pages=7)
     e.submit(SHARED, 0)
@@ -311,6 +351,41 @@ def test_no_room_on_the_device_starts_from_what_is_there() -> None:
     e.run()
     assert b.finish_reason == "length"
     assert worst(b) == 0
+    assert_nothing_leaks(e)
+
+
+def test_a_load_starts_only_when_its_request_could_start_too() -> None:
+    e = hosted(n_pages=24)
+    e.submit(SHARED, 0)
+    e.run()
+    forget_device(e)
+    e.submit([9] * 10, 120)  # 9 of 24 pages
+    e.step()
+    c = e.submit(SHARED, 60)  # needs 17, 12 of them from the host
+    for _ in range(5):
+        e.step()
+    assert c.phase is Phase.WAITING
+    assert not of_type(e, tr.LoadStarted)
+    e.run()
+    assert c.restore == 192
+    assert worst(c) == 0
+    assert_nothing_leaks(e)
+
+
+def test_a_loaded_state_must_not_take_the_slot_that_its_request_needs() -> None:
+    e = hosted(strategy="extra_buffer", n_active=3, n_checkpoints=5)
+    e.submit(SHARED, 0)
+    e.run()
+    forget_device(e)
+    e.submit([9] * 10, 20)  # 3 of 8 slots; 5 are needed to start another beside it
+    e.step()
+    c = e.submit(SHARED, 1)
+    e.step()
+    assert c.computed > 0
+    assert c.restore == 0
+    e.run()
+    assert not of_type(e, tr.LoadStarted)
+    assert worst(c) == 0
     assert_nothing_leaks(e)
 
 
