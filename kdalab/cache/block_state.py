@@ -289,7 +289,7 @@ class BlockStateCache:
         """Nothing to do: a lease holds what it reads until it has read it."""
         self._request(lease)
 
-    def release(self, lease: Lease) -> Evicted:
+    def release(self, lease: Lease, used: bool = True) -> Evicted:
         """Give every block back, exactly once, tails first; cached ones wait for their next hit."""
         request = self._request(lease)
         del self.requests[lease.id], self.leases[lease.id]
