@@ -122,8 +122,9 @@ class EngineConfig:
             )
         if not hasattr(self.placement, "boundaries"):
             raise KdalabError(f"placement = {self.placement!r}; use parse_placement({FORMS!r})")
-        if isinstance(self.placement, Every):
-            check_on_grid(self.placement.interval, self.grid)
+        for part in _parts(self.placement):
+            if isinstance(part, Every):
+                check_on_grid(part.interval, self.grid)
         _ = self.kept
         if self.host is not None and not isinstance(self.host, HostConfig):
             raise KdalabError(f"host = {self.host!r}; use HostConfig(...), or None for no host")
@@ -213,3 +214,9 @@ def _whole(name: str, value: object) -> None:
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise KdalabError(f"{name} = {value!r}; use one of {', '.join(allowed)}")
+
+
+def _parts(placement: Placement) -> list[Placement]:
+    """The placement itself, or what it joins."""
+    parts: tuple[Placement, ...] = getattr(placement, "parts", ())
+    return [p for part in parts for p in _parts(part)] or [placement]

@@ -36,12 +36,20 @@ def run_batch(engine: Engine, requests: list[Request]) -> None:
 
 def _run_rows(engine: Engine, requests: list[Request]) -> None:
     engine.dispatch(Work.DECODE)
-    out = engine.model.decode(
-        torch.tensor([r.token_at(r.computed) for r in requests]),
-        [r.computed for r in requests],
-        *copies.read_states(engine, requests),
-        [engine.latents.gather(r.pages, r.computed) for r in requests],
-    )
+    try:
+        out = engine.model.decode(
+            torch.tensor([r.token_at(r.computed) for r in requests]),
+            [r.computed for r in requests],
+            *copies.read_states(engine, requests),
+            [engine.latents.gather(r.pages, r.computed) for r in requests],
+        )
+    except ValueError as error:  # nothing has been written yet
+        if len(requests) > 1:  # one of them: a row alone gives the bits that it gives in a batch
+            for request in requests:
+                _run_rows(engine, [request])
+        else:
+            engine.finish(requests[0], f"failed: {error}")
+        return
     copies.write_states(engine, requests, out.recurrent, out.conv)
     write_latents(engine, requests, out.latent)
     chosen = choices(out.logits)
@@ -74,6 +82,9 @@ def advance(engine: Engine, request: Request, token: int, logits: torch.Tensor) 
         logits: [vocab] that it was made from.
     """
     request.computed += 1
+    if token < 0:  # before a checkpoint is taken of it
+        engine.finish(request, "failed: its logits are not finite")
+        return
     checkpointing.in_decode(engine, request)
     if engine.config.keep_logits:
         request.logits.append(logits)

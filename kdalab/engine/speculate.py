@@ -56,13 +56,21 @@ def run_drafts(engine: Engine, drafts: list[Draft]) -> None:
 
 def _run(engine: Engine, drafts: list[Draft]) -> None:
     requests = [d.request for d in drafts]
-    outs = verify_tokens(
-        engine.model,
-        [(r.token_at(r.computed), *d.tokens) for r, d in zip(requests, drafts, strict=True)],
-        [r.computed for r in requests],
-        *copies.read_states(engine, requests),
-        [engine.latents.gather(r.pages, r.computed) for r in requests],
-    )
+    try:
+        outs = verify_tokens(
+            engine.model,
+            [(r.token_at(r.computed), *d.tokens) for r, d in zip(requests, drafts, strict=True)],
+            [r.computed for r in requests],
+            *copies.read_states(engine, requests),
+            [engine.latents.gather(r.pages, r.computed) for r in requests],
+        )
+    except ValueError as error:  # nothing has been written yet: find the one, as in decode
+        if len(drafts) > 1:
+            for draft in drafts:
+                _run(engine, [draft])
+        else:
+            engine.finish(requests[0], f"failed: {error}")
+        return
     for draft, out in zip(drafts, outs, strict=True):
         _commit(engine, draft, out)
 

@@ -65,6 +65,8 @@ def read_tensors(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
                 names = [name for name in f.keys() if text_name(name) is not None]  # noqa: SIM118
                 for name in names:
                     _refuse_packed(name)
+                    if name in tensors:
+                        raise KdalabError(f"{name} is in {file.name} and in another file as well")
                 for name in names:
                     tensor = f.get_tensor(name)
                     if not tensor.is_floating_point():

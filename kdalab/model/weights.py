@@ -37,6 +37,8 @@ def load_pretrained(
         KdalabError: a file, a field or a tensor is missing, malformed, quantised, or of the wrong
             shape; the message names it.
     """
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise KdalabError(f"dtype {dtype} cannot hold weights; use a floating dtype")
     folder = Path(path)
     config_file = folder / "config.json"
     if not config_file.is_file():

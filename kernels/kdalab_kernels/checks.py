@@ -86,14 +86,15 @@ def decay_values(g: torch.Tensor) -> None:
             _fail("g", "log-decay of at most 0, without NaN", f"a largest value of {largest:g}")
 
 
-def beta_values(beta: torch.Tensor) -> None:
+def beta_values(beta: torch.Tensor, most: int = 2) -> None:
     """Write strength: [0, 1], or up to 2 with negative eigenvalues; beyond, the state explodes."""
     if beta.device.type == "cpu" and beta.numel():
         low, high = (x.item() for x in torch.aminmax(beta.detach()))
-        if not (low >= 0 and high <= 2):
+        if not (low >= 0 and high <= most):
+            more = "" if most == 2 else ", up to 2 with allow_neg_eigval=True"
             _fail(
                 "beta",
-                "values in [0, 2] (for logits set use_beta_sigmoid_in_kernel=True)",
+                f"values in [0, {most}]{more} (for logits set use_beta_sigmoid_in_kernel=True)",
                 f"values from {low:g} to {high:g}",
             )
 
@@ -177,3 +178,5 @@ def conv_inputs(
     if state is not None:
         N = x_.shape[0] if N is None else N
         shaped("state", state, "[N, W - 1, D]", (N, w.shape[1] - 1, D))
+    others = (("weight", w), ("bias", bias), ("state", state))
+    same_place(("x", x_), *((n, t) for n, t in others if isinstance(t, torch.Tensor)))

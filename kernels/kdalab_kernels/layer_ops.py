@@ -30,6 +30,8 @@ def fused_kda_gate(
         ``[..., HV, K]``, every value at most 0.
     """
     checks.floating("g", g)
+    if output_dtype not in (None, *checks.FLOATS):
+        raise ValueError(f"output_dtype: expected a floating dtype, given {output_dtype}")
     run = implementation("fused_kda_gate", backend, g.device, g.dtype)
     if g.ndim < 2:
         raise ValueError(f"g: expected shape [..., HV, K], given {list(g.shape)}")
@@ -122,6 +124,8 @@ def causal_conv1d(
     checks.floating("x", x)
     run = implementation("causal_conv1d", backend, x.device, x.dtype)
     offsets = None
+    if x.ndim < 1:
+        raise ValueError("x: expected 3 axes [B, T, D], given a scalar")
     if x.ndim == 3:
         offsets = checks.sequence_offsets(cu_seqlens, x.shape[0], x.shape[1])
     N = x.shape[0] if offsets is None else len(offsets) - 1

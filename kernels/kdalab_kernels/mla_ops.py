@@ -11,6 +11,8 @@ from kdalab_kernels import checks, slot_checks
 from kdalab_kernels.dispatch import implementation
 from kdalab_kernels.slot_checks import Slots
 
+MAX_SPLITS = 1024  # more parts than any device has cores, and a bound on the merge
+
 
 def mla_decode_paged(
     q: torch.Tensor,
@@ -34,11 +36,12 @@ def mla_decode_paged(
         lengths: ``[N]`` cached tokens, the query's own among them; 0 gives an output of 0.
         scale: factor on the scores.
         value_dim: R, at most C.
-        num_splits: parts into which the triton kernel cuts every context, to occupy the device when
-            N is small; they are merged exactly by their log-sum-exp. None lets it choose. The
-            other backends have no use for it.
+        num_splits: 1 to 1,024 parts into which the triton kernel cuts every context, to occupy the
+            device when N is small; they are merged exactly by their log-sum-exp. None lets it
+            choose. The other backends have no use for it.
         check_tables: False skips the check of the numbers in block_table and lengths, which on an
-            accelerator makes the host wait.
+            accelerator makes the host wait. A page out of range is then read from wherever it
+            would lie.
 
     Returns:
         o ``[N, H, R]`` in q's dtype.
@@ -47,8 +50,10 @@ def mla_decode_paged(
         ValueError: naming the argument.
     """
     _checked_pages(q, pages, value_dim, "[N, H, C]")
-    if num_splits is not None and num_splits < 1:
-        raise ValueError(f"num_splits: expected at least 1, given {num_splits}")
+    if num_splits is not None and not (
+        isinstance(num_splits, int) and 1 <= num_splits <= MAX_SPLITS
+    ):
+        raise ValueError(f"num_splits: expected 1 to {MAX_SPLITS}, given {num_splits}")
     N = q.shape[0]
     table, n = _checked_tables(pages, block_table, "lengths", lengths, N, check_tables)
     run = implementation("mla_decode_paged", backend, q.device, q.dtype)

@@ -47,14 +47,16 @@ def chunk_kda(
         v: ``[B, T, HV, V]``, HV a multiple of H; head ``hv`` reads key head ``hv // (HV // H)``.
         g: ``[B, T, HV, K]`` natural-log decay at most 0, or the raw pre-activation with
             use_gate_in_kernel. Unbounded: -1000 or -inf per token is exact.
-        beta: ``[B, T, HV]`` write strength in [0, 2], or logits with use_beta_sigmoid_in_kernel.
+        beta: ``[B, T, HV]`` write strength in [0, 1] (in [0, 2] with allow_neg_eigval), or logits
+            with use_beta_sigmoid_in_kernel.
         scale: factor on q; ``K ** -0.5`` when None.
         initial_state: ``[N, HV, K, V]`` float32 (float64 with float64 inputs); zeros when None.
         output_final_state: also return the state after each sequence's last token.
         use_qk_l2norm_in_kernel: normalise q and k, eps 1e-6 inside the root.
         use_gate_in_kernel: ``g = -exp(A_log) * softplus(g + dt_bias)``; with lower_bound
             ``lower_bound * sigmoid(exp(A_log) * (g + dt_bias))``, where A_log may be None.
-        allow_neg_eigval: ``beta = 2 * sigmoid(beta)``; needs use_beta_sigmoid_in_kernel.
+        allow_neg_eigval: eigenvalues down to -1. ``beta = 2 * sigmoid(beta)`` with
+            use_beta_sigmoid_in_kernel; without (FLA refuses that), beta is ready and may reach 2.
         safe_gate: FLA's promise that gates stay in [lower_bound, 0), which selects a faster kernel
             there. Here it is checked and changes nothing: the arithmetic is safe for any gate.
         return_intermediate_states: also return the states at chunk *starts*, on each sequence's own
@@ -197,10 +199,8 @@ def checked_call(
         checks.decay_values(g)
     if use_beta_sigmoid_in_kernel:
         pass  # any logit is a valid one
-    elif allow_neg_eigval:
-        raise ValueError("allow_neg_eigval=True needs use_beta_sigmoid_in_kernel=True")
     else:
-        checks.beta_values(beta)
+        checks.beta_values(beta, most=2 if allow_neg_eigval else 1)
     checks.same_place(
         ("k", k), ("initial_state", initial_state), ("A_log", A_log), ("dt_bias", dt_bias)
     )

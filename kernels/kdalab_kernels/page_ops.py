@@ -50,6 +50,7 @@ def scatter_pages_inplace(
         ValueError: wrong shape or dtype, a page out of range or named twice; nothing is written.
     """
     _moved("pages", pages, pages)
+    slot_checks.own_memory("pages", pages)
     _moved("buffer", buffer, pages)
     if buffer.shape[1:] != pages.shape[1:]:
         raise ValueError(

@@ -20,7 +20,7 @@ def _fail(name: str, expected: str, given: object) -> NoReturn:
 def integers(name: str, x: object, axes: str, shape: tuple[int | None, ...]) -> torch.Tensor:
     """An int32 or int64 tensor of this shape (None: any); a sequence of integers is taken too."""
     if isinstance(x, Sequence) and not isinstance(x, str):
-        if not all(isinstance(i, int) for i in x):
+        if not all(isinstance(i, int) and not isinstance(i, bool) for i in x):
             raise ValueError(f"{name}: expected integers {axes}, given {list(x)}")
         x = torch.tensor(x, dtype=torch.int64)
     if not isinstance(x, torch.Tensor):
@@ -83,9 +83,25 @@ def pool(name: str, x: object, axes: str, shape: tuple[int | None, ...]) -> torc
     t = floating(name, x)
     if not _fits(t, shape):
         _fail(name, f"shape {axes} = {_sizes(shape)}", list(t.shape))
-    if any(stride == 0 and size > 1 for size, stride in zip(t.shape, t.stride(), strict=True)):
-        _fail(name, "memory of its own for every slot", "an expanded view that repeats memory")
+    own_memory(name, t)
     return t
+
+
+def own_memory(name: str, x: torch.Tensor) -> None:
+    """Refuse a view in which elements may share memory: what is written in place must be its own.
+
+    Axes in the order of their strides must each step over all that the smaller ones span.
+    """
+    spanned = 1
+    axes = [(stride, size) for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
+    for stride, size in sorted(axes):
+        if stride < spanned:
+            _fail(
+                name,
+                "memory of its own for every element",
+                f"an expanded or overlapping view, shape {list(x.shape)} strides {x.stride()}",
+            )
+        spanned += stride * (size - 1)
 
 
 def finite(name: str, x: torch.Tensor, slot: int) -> None:

@@ -50,6 +50,8 @@ def snapshot_states_inplace(
     """
     S = slot_checks.pool("states_pool", states_pool, "[slots, HV, V, K]", (None,) * 4)
     C = slot_checks.pool("conv_pool", conv_pool, "[slots, W - 1, D]", (len(S), None, None))
+    if not isinstance(chunk_size, int) or chunk_size < 1:
+        raise ValueError(f"chunk_size: expected that of chunk_kda, given {chunk_size!r}")
     x = checks.floating("conv_inputs", conv_inputs)
     if x.ndim != 3 or x.shape[2] != C.shape[2]:
         raise ValueError(

@@ -35,13 +35,13 @@ def quantize_states(
     Raises:
         ValueError: wrong dtype, or on CPU a NaN, an infinity, or a channel below a float16 scale.
     """
-    if checks.floating("states", states).ndim < 2 or states.shape[-2] < 1:
+    if checks.floating("states", states).ndim < 2 or min(states.shape[-2:]) < 1:
         raise ValueError(f"states: expected shape [.., V, K], given {list(states.shape)}")
     _scale_dtype("scale_dtype", scale_dtype)
     if states.device.type == "cpu" and states.numel():
         if not bool(states.isfinite().all()):
             raise ValueError("states: expected finite values, given NaN or infinity")
-        _refuse_below_half(states, scale_dtype)
+        _refuse_out_of_scale(states, scale_dtype)
     run = implementation("quantize_states", backend, states.device, states.dtype)
     result: QuantizedStates = run(states, scale_dtype)
     return result
@@ -98,7 +98,7 @@ def store_checkpoints_inplace(
             slot_checks.finite("active_states", active_states[slot], slot)
             slot_checks.finite("active_conv", active_conv[slot], slot)
             if isinstance(pool.states, QuantizedStates):
-                _refuse_below_half(active_states[slot], pool.states.scale.dtype)
+                _refuse_out_of_scale(active_states[slot], pool.states.scale.dtype)
     run = implementation(
         "store_checkpoints_inplace", backend, active_states.device, active_states.dtype
     )
@@ -149,6 +149,8 @@ def _checked_move(
     conv = slot_checks.pool(
         "active_conv", active_conv, "[S, L, W - 1, D]", (n_active, L, None, None)
     )
+    if not isinstance(buffers, CheckpointBuffers):
+        raise ValueError(f"pool: expected CheckpointBuffers, given {type(buffers).__name__}")
     states, kept_conv = buffers
     if isinstance(states, QuantizedStates):
         q, scale = _quantized("pool.states", states)
@@ -190,11 +192,16 @@ def _checked_move(
 def _quantized(name: str, states: object) -> QuantizedStates:
     if not isinstance(states, QuantizedStates):
         raise ValueError(f"{name}: expected QuantizedStates, given {type(states).__name__}")
+    for part, x in zip(("q", "scale"), states, strict=True):
+        if not isinstance(x, torch.Tensor):
+            raise ValueError(f"{name}.{part}: expected a torch.Tensor, given {type(x).__name__}")
     if states.q.dtype != torch.int8:
         raise ValueError(f"{name}.q: expected dtype int8, given {states.q.dtype}")
     if states.q.ndim < 2:
         raise ValueError(f"{name}.q: expected shape [.., V, K], given {list(states.q.shape)}")
     _scale_dtype(f"{name}.scale", states.scale.dtype)
+    slot_checks.own_memory(f"{name}.q", states.q)
+    slot_checks.own_memory(f"{name}.scale", states.scale)
     return states
 
 
@@ -204,11 +211,19 @@ def _scale_dtype(name: str, dtype: torch.dtype) -> None:
         raise ValueError(f"{name}: expected dtype {names}, given {dtype}")
 
 
-def _refuse_below_half(states: torch.Tensor, scale_dtype: torch.dtype) -> None:
-    """A float16 scale is at least 2^-24: a channel below half of it would read back as zeros."""
-    if scale_dtype != torch.float16:
+def _refuse_out_of_scale(states: torch.Tensor, scale_dtype: torch.dtype) -> None:
+    """Channels too large for a scale; and too small for a float16 one, whose least is 2^-24."""
+    if not states.numel():
         return
     amax = states.abs().amax(-2)
+    largest = 127 * torch.finfo(scale_dtype).max
+    if bool((amax.double() > largest).any()):
+        raise ValueError(
+            f"states: expected no channel above {largest:.2g} (its scale would be infinite) with a "
+            f"{scale_dtype} scale, given one of {amax.max():.2g}"
+        )
+    if scale_dtype != torch.float16:
+        return
     if bool(((amax > 0) & (amax < HALF_QUANTUM / 2)).any()):
         raise ValueError(
             "states: expected no channel below 3e-08 (it would read back as 0) with a float16 "

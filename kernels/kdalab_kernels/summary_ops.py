@@ -58,6 +58,9 @@ def apply(summary: AffineSummary, S: torch.Tensor, *, backend: str = "auto") -> 
     """``M S + b``: the state ``[B, HV, K, V]`` after the span, from the state S before it."""
     _check("summary", summary)
     checks.shaped("S", S, "[B, HV, K, V]", tuple(summary.b.shape))
+    checks.same_place(("summary.M", summary.M), ("S", S))
+    if S.dtype != summary.M.dtype:
+        raise ValueError(f"S: expected the dtype of summary.M, {summary.M.dtype}, given {S.dtype}")
     run = implementation("apply", backend, S.device, S.dtype)
     out: torch.Tensor = run(*summary, S)
     return out
@@ -66,5 +69,15 @@ def apply(summary: AffineSummary, S: torch.Tensor, *, backend: str = "auto") -> 
 def _check(name: str, s: AffineSummary) -> None:
     if not isinstance(s, AffineSummary):
         raise ValueError(f"{name}: expected an AffineSummary, given {type(s).__name__}")
+    for part, x in zip(("M", "b"), s, strict=True):
+        if checks.floating(f"{name}.{part}", x).ndim != 4:
+            raise ValueError(
+                f"{name}.{part}: expected 4 axes [B, HV, K, ..], given {list(x.shape)}"
+            )
+        checks.same_place((f"{name}.M", s.M), (f"{name}.{part}", x))
+        if x.dtype != s.M.dtype:
+            raise ValueError(
+                f"{name}.{part}: expected the dtype of {name}.M, {s.M.dtype}, given {x.dtype}"
+            )
     K = s.b.shape[-2]
     checks.shaped(f"{name}.M", s.M, "[B, HV, K, K]", (*s.b.shape[:-2], K, K))

@@ -218,7 +218,10 @@ def test_wrong_pools_are_named():
         ((S.double(), C, pool), r"pool.states: expected the dtype of active_states, torch.float64"),
         ((S, C.float(), pool), r"pool.conv: expected the dtype of active_conv, torch.float32"),
         ((S[:, :, :2], C, pool), r"pool.states: expected shape .*\[any, 2, 2, 20, 12\]"),
-        ((S[:1].expand(3, -1, -1, -1, -1), C, pool), r"active_states: .*an expanded view"),
+        (
+            (S[:1].expand(3, -1, -1, -1, -1), C, pool),
+            r"active_states: .*an expanded or overlapping view",
+        ),
     ]
     for arguments, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -227,3 +230,13 @@ def test_wrong_pools_are_named():
         quantize_states(S, torch.float64)
     with pytest.raises(ValueError, match=r"quantized: expected QuantizedStates, given Tensor"):
         dequantize_states(S)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_channel_too_large_for_its_scale_is_refused_before_anything_is_stored(dtype):
+    states = torch.full((3, 2), torch.finfo(torch.float32).max / 2)
+    if dtype == torch.bfloat16:  # its range is that of float32
+        assert quantize_states(states, dtype).scale.isfinite().all()
+        return
+    with pytest.raises(ValueError, match="its scale would be infinite"):
+        quantize_states(states, dtype)

@@ -43,14 +43,14 @@ WRONG = [
     ({"q": f32(2, 6, 2, 8).bfloat16()}, r"q: expected the dtype of k, torch.float32"),
     ({"g": f32(2, 6, 4, 8) + 0.1}, r"g: .*at most 0.*given a largest value of 0.1"),
     ({"g": f32(2, 6, 4, 8) * float("nan")}, r"g: .*without NaN"),
-    ({"beta": f32(2, 6, 4) - 1}, r"beta: .*\[0, 2\].*use_beta_sigmoid_in_kernel"),
-    ({"beta": f32(2, 6, 4) + 3}, r"beta: .*\[0, 2\]"),
-    ({"beta": f32(2, 6, 4) * float("nan")}, r"beta: .*\[0, 2\]"),
+    ({"beta": f32(2, 6, 4) - 1}, r"beta: .*\[0, 1\].*use_beta_sigmoid_in_kernel"),
+    ({"beta": f32(2, 6, 4) + 1.5}, r"beta: .*\[0, 1\], up to 2 with allow_neg_eigval=True"),
+    ({"beta": f32(2, 6, 4) + 3, "allow_neg_eigval": True}, r"beta: .*\[0, 2\]"),
+    ({"beta": f32(2, 6, 4) * float("nan")}, r"beta: .*\[0, 1\]"),
     ({"initial_state": f32(3, 4, 8, 12)}, r"initial_state: .*N=2 sequences, given \[3"),
     ({"initial_state": f32(2, 4, 12, 8)}, r"initial_state: .*\[N, HV, K, V\] = \[2, 4, 8, 12\]"),
     ({"initial_state": f32(2, 4, 8, 12), "state_v_first": True}, r"\[N, HV, V, K\]"),
     ({"initial_state": "zeros"}, r"initial_state: expected a torch.Tensor"),
-    ({"allow_neg_eigval": True}, r"allow_neg_eigval.*use_beta_sigmoid_in_kernel"),
     ({"use_gate_in_kernel": True}, r"A_log: .*\[HV\] = \[4\]"),
     ({"use_gate_in_kernel": True, "A_log": f32(2)}, r"A_log: .*= \[4\], given \[2\]"),
     (
@@ -120,9 +120,10 @@ def test_key_dimension_is_limited_as_in_fla():
 
 
 def test_boundary_values_are_accepted():
-    x = good(beta=f32(2, 6, 4) + 2, g=f32(2, 6, 4, 8))
-    for op in OPS:
-        assert op(**x)[0].isfinite().all()
+    for most, flag in ((1, False), (2, True)):
+        x = good(beta=f32(2, 6, 4) + most, g=f32(2, 6, 4, 8), allow_neg_eigval=flag)
+        for op in OPS:
+            assert op(**x)[0].isfinite().all()
 
 
 def test_logits_with_the_flag_equal_sigmoid_without_it():

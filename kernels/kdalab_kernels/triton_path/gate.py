@@ -15,6 +15,13 @@ CHANNELS = 64  # of a running-sum program
 
 
 @triton.jit
+def finite_rate(A_log, LARGEST: tl.constexpr):
+    """exp(A_log), kept finite. A minimum would turn a NaN into the bound; this lets it through."""
+    rate = tl.exp(A_log)
+    return tl.where(rate > LARGEST, LARGEST, rate)
+
+
+@triton.jit
 def log_decay(
     f,
     rate,
@@ -28,9 +35,9 @@ def log_decay(
         e = tl.exp(-tl.abs(f))
         u = 1.0 + e
         log1p = tl.where(u == 1.0, e, tl.log(u) * (e / tl.where(u == 1.0, 1.0, u - 1.0)))
-        f = -tl.minimum(tl.exp(rate), LARGEST) * (tl.maximum(f, 0.0) + log1p)
+        f = -finite_rate(rate, LARGEST) * (tl.maximum(f, 0.0) + log1p)
     if KIND == "bounded":
-        f = lower_bound / (1.0 + tl.exp(-tl.minimum(tl.exp(rate), LARGEST) * f))
+        f = lower_bound / (1.0 + tl.exp(-finite_rate(rate, LARGEST) * f))
     return f
 
 

@@ -108,7 +108,8 @@ def recurrent_kernel(
         length = (tl.load(offsets + n + 1) - first).to(tl.int32)
     rate = 1.0
     if RATE:
-        rate = tl.minimum(tl.exp(tl.load(A_log + hv).to(tl.float32)), 3.4028234e38)
+        rate = tl.exp(tl.load(A_log + hv).to(tl.float32))
+        rate = tl.where(rate > 3.4028234e38, 3.4028234e38, rate)  # kept finite, and NaN kept NaN
     if BIAS:
         bias = tl.load(dt_bias + hv * K + kc, mask=on_k, other=0.0).to(tl.float32)
 
