@@ -196,7 +196,11 @@ def compare(case: OpCase, draw: Draw, backend: str) -> float:
 
 
 def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """RMS(got - expected) / RMS(expected); infinite for another shape, NaN or inf."""
+    """RMS(got - expected) / RMS(expected); infinite for another shape, NaN or inf.
+
+    What is expected counts as at least the smallest normal fp32 number: below it, where the map of
+    many strong decays lies, fp32 has fewer digits, or none.
+    """
     if got.shape != expected.shape:
         return float("inf")
     if expected.numel() == 0:
@@ -205,7 +209,7 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     size = float(expected.double().square().mean().sqrt())
     if not error < float("inf"):
         return float("inf")
-    return error / size if size else error
+    return error / max(size, torch.finfo(torch.float32).tiny)
 
 
 def _cast(x: Any, dtype: torch.dtype, device: str) -> Any:

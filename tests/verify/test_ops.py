@@ -9,7 +9,7 @@ import torch
 
 import kdalab_kernels as kk
 from kdalab.verify.op_cases import CASES
-from kdalab.verify.ops import Draw, op_claims, relative
+from kdalab.verify.ops import LIMIT, Draw, op_claims, relative
 from kdalab_kernels.dispatch import MODULES
 
 INSIDE = {"beta_sigmoid"}
@@ -65,3 +65,10 @@ def test_nan_and_another_shape_are_infinitely_wrong() -> None:
     assert relative(one * torch.nan, one) == float("inf")
     assert relative(one[:1], one) == float("inf")
     assert relative(one, one) == 0
+
+
+def test_what_fp32_cannot_hold_is_no_error_and_what_it_can_is() -> None:
+    nothing = torch.zeros(3)
+    assert relative(nothing, torch.full((3,), 1e-46, dtype=torch.float64)) < LIMIT
+    assert relative(nothing, torch.full((3,), 1e-37, dtype=torch.float64)) > LIMIT
+    assert relative(torch.full((3,), 1e-30), nothing.double()) > LIMIT
