@@ -8,12 +8,11 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import gradio as gr
 
 from demos import _look
-from kdalab.lessons import Step
 from kdalab.resources import resource_dir
 from kdalab.viz.svg import esc
 
@@ -29,7 +28,8 @@ _NAMES = {
 }
 
 
-PLAY, PAUSE = "▶ Play", "Pause"
+PLAY_SIGN = "▶ "
+PLAY, PAUSE = PLAY_SIGN + "Play", "Pause"
 
 COPY_LINK_JS = _look.static("copy_link.js")
 DOWNLOAD_JS = _look.static("download.js")
@@ -63,20 +63,34 @@ def picture(value: str) -> gr.HTML:
     return block(value, js_on_load=_look.static("pick.js"), elem_id="kd-picture")
 
 
-def step_bar(value: str) -> StepBar:
+def step_bar(value: str, visible: bool = True) -> StepBar:
     """First, back, play, forward, last; the slider under them."""
-    with gr.Row(elem_classes="kd-step-buttons"):
+    with gr.Row(elem_classes="kd-step-buttons", visible=visible):
         first = gr.Button("« First", size="sm", elem_id="kd-first")
         back = gr.Button("‹ Back", size="sm", elem_id="kd-back")
         play = gr.Button(PLAY, size="sm", elem_id="kd-play")
         forward = gr.Button("Next ›", size="sm", variant="primary", elem_id="kd-forward")
         last = gr.Button("Last »", size="sm", elem_id="kd-last")
     bar = block(value, js_on_load=_look.static("stepbar.js"), elem_id="kd-stepbar")
+    # Without steps the bar still carries the address, in its data-query.
     return StepBar(first, back, play, forward, last, bar, gr.Timer(1.4, active=False))
 
 
-def step_bar_html(steps: Sequence[Step], step: int, query: str) -> str:
-    """Slider, marks and the current sentence. ``query`` is the page's own address."""
+class Marked(Protocol):
+    """A step as the bar shows it."""
+
+    @property
+    def sentence(self) -> str: ...
+    @property
+    def tone(self) -> str: ...
+
+
+def step_bar_html(steps: Sequence[Marked], step: int, query: str, count: str = "") -> str:
+    """Slider, marks and the current sentence. ``query`` is the page's own address, ``count`` says
+    which step this is."""
+    count = count or f"step {step} of {len(steps) - 1}"
+    if len(steps) == 1:  # nothing to step through: only the address, for links
+        return f'<div class="kd-bar" data-query="{esc(query)}"></div>'
     last = max(1, len(steps) - 1)
     marks = []
     for index, item in enumerate(steps):
@@ -95,19 +109,19 @@ def step_bar_html(steps: Sequence[Step], step: int, query: str) -> str:
         f'<input type="range" min="0" max="{len(steps) - 1}" value="{step}" step="1" '
         f'aria-label="Step" aria-valuetext="{esc(steps[step].sentence)}">'
         f'<div class="kd-marks">{"".join(marks)}</div>'
-        f'<div class="kd-sentence" aria-live="polite"><span class="count">step {step} of '
-        f"{len(steps) - 1}</span><span>{esc(steps[step].sentence)}</span></div></div>"
+        f'<div class="kd-sentence" aria-live="polite"><span class="count">'
+        f"{esc(count)}</span><span>{esc(steps[step].sentence)}</span></div></div>"
     )
 
 
-def terms_html(rows: Sequence[tuple[str, str, str]]) -> str:
+def terms_html(rows: Sequence[tuple[str, str, str]], here: str = "here") -> str:
     """What this project, SGLang and vLLM call the same thing."""
     body = "".join(
         "<tr>" + "".join(f"<td>{_code_spans(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return (
-        '<div class="kd-table-wrap kd-terms"><table class="kd-table"><thead><tr><th>here</th>'
-        f"<th>SGLang</th><th>vLLM</th></tr></thead><tbody>{body}</tbody></table></div>"
+        '<div class="kd-table-wrap kd-terms"><table class="kd-table"><thead><tr>'
+        f"<th>{esc(here)}</th><th>SGLang</th><th>vLLM</th></tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -151,6 +165,13 @@ def launch_options() -> dict[str, Any]:
         "enable_monitoring": False,
         "max_file_size": "1mb",
     }
+
+
+def build_lesson(lesson: Any, page: gr.Blocks | None) -> gr.Blocks:
+    """Build a ``Lesson`` into ``page``, or into a Blocks of its own."""
+    from demos import _frame, _pages
+
+    return _frame.build(lesson, _pages.listed(), page)
 
 
 def launch_alone(page: gr.Blocks) -> None:

@@ -2,80 +2,88 @@
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
-from types import ModuleType
+from typing import Any
 
 import gradio as gr
 
 from demos import _page
 from demos import _restore_draw as draw
 from demos import _restore_settings as rs
-from demos._page import esc, launch_options
+from demos._nav import cards_html, nav_html
+from demos._page import launch_options
+from demos._pages import Page, listed
+from demos._text import language_of, t
+from kdalab.viz.svg import esc
+from kdalab.words import LANGUAGES
 
-# Pages in the order of the navigation. A page module has TITLE, SLUG, QUESTION, SENTENCE and build.
-MODULES = ("restore",)
-
-ABOUT = (
-    "A hybrid model keeps two kinds of memory: latent KV for every token, and one recurrent state "
-    "that summarises all tokens before it. The first can be cut anywhere; the second exists only "
-    "where a copy was kept. That changes prefix caching, and these pages show how, on a real "
-    "engine with a small model that runs on this machine's CPU."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of the hub."""
-
-    slug: str
-    title: str
-    question: str
-    sentence: str
-    module: ModuleType
+_QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
 def pages() -> list[Page]:
     """Every page, in order."""
-    found = []
-    for name in MODULES:
-        module = importlib.import_module(f"demos.{name}")
-        found.append(Page(module.SLUG, module.TITLE, module.QUESTION, module.SENTENCE, module))
-    return found
+    return list(listed())
 
 
 def build_app() -> gr.Blocks:
     """All pages in one app, each under its own address."""
-    listed = pages()
-    with gr.Blocks(title="KDALab") as app:
-        gr.Navbar(main_page_name="KDALab")
-        _page.block(_page.heading_html("What changes when a model keeps a state?", ABOUT))
-        _page.block(_cards(listed))
-        _page.block(_teaser())
-    for page in listed:
-        with app.route(page.title, f"/{page.slug}"):
-            gr.Navbar(main_page_name="KDALab")
+    found = listed()
+    with gr.Blocks(title="KDALab", fill_width=True) as app:
+        gr.Navbar(visible=False)
+        _home(app)
+    for page in found:
+        with app.route(page.title("en"), f"/{page.slug}"):
+            gr.Navbar(visible=False)
             page.module.build(app)
     return app
 
 
-def _cards(listed: list[Page]) -> str:
-    cards = "".join(
-        f'<a href="{esc(p.slug)}"><h2>{esc(p.title)}</h2><p>{esc(p.question)}</p></a>'
-        for p in listed
-    )
-    return f'<nav class="kd-cards" aria-label="Pages">{cards}</nav>'
+def _home(app: gr.Blocks) -> None:
+    """The front page: what this is, the pages by group, and one picture that is true."""
+    with gr.Row(elem_classes="kd-top"):
+        nav = _page.block(nav_html(listed(), "", "en", ""))
+        chooser = gr.Dropdown(
+            [(name, code) for code, name in LANGUAGES.items()],
+            value="en",
+            label=t("en", "common.language"),
+            elem_id="kd-language",
+            min_width=110,
+            scale=0,
+        )
+    parts = [_page.block(text) for text in _front("en", "")]
+
+    def speak(code: str) -> tuple[Any, ...]:
+        lang = code if code in LANGUAGES else "en"
+        label = gr.Dropdown(value=lang, label=t(lang, "common.language"))
+        return label, nav_html(listed(), "", lang, lang), *_front(lang, lang)
+
+    outputs = [chooser, nav, *parts]
+    chooser.input(speak, chooser, outputs, **_QUIET)
+
+    def look(http: gr.Request) -> tuple[Any, ...]:
+        lang = language_of(http)
+        chosen = lang if http.query_params.get("lang") in LANGUAGES else ""
+        if lang == "en" and not chosen:
+            return (gr.skip(),) * len(outputs)
+        label = gr.Dropdown(value=lang, label=t(lang, "common.language"))
+        return label, nav_html(listed(), "", lang, chosen), *_front(lang, chosen)
+
+    app.load(look, None, outputs, **_QUIET)
 
 
-def _teaser() -> str:
-    """The first page's own picture, so that the front page shows something true at once."""
+def _front(lang: str, chosen: str) -> list[str]:
+    heading = _page.heading_html(t(lang, "home.question"), t(lang, "home.sentence"))
+    return [heading, cards_html(listed(), lang, chosen), _teaser(lang, chosen)]
+
+
+def _teaser(lang: str, chosen: str) -> str:
+    """The restore page's own picture, so that the front page shows something true at once."""
     settings = rs.checked(rs.DEFAULT_SCENARIO)
     run = rs.recording(settings)
     step = rs.opening_step(run, settings)
-    link = f"restore?{settings.query(step)}"
+    link = f"restore?{settings.query(step)}" + (f"&lang={chosen}" if chosen else "")
     return (
-        f'<p class="kd-note kd-teaser">Live from the engine: {esc(run.steps[step].sentence)} '
-        f'<a href="{esc(link)}">Step through it</a></p>{draw.picture_html(run, step)}'
+        f'<p class="kd-note kd-teaser">{esc(t(lang, "home.live"))} {esc(run.steps[step].sentence)} '
+        f'<a href="{esc(link)}">{esc(t(lang, "home.step"))}</a></p>{draw.picture_html(run, step)}'
     )
 
 

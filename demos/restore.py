@@ -16,6 +16,7 @@ from demos import _page
 from demos import _restore_draw as draw
 from demos import _restore_run as page_run
 from demos import _restore_settings as rs
+from demos._nav import nav_html
 from demos._restore_reading import CODE, FAULTS, TERMS
 from demos._restore_run import guard
 from demos._restore_settings import Settings
@@ -24,6 +25,7 @@ from kdalab.viz.legend import legend_html
 
 TITLE = "Restore, step by step"
 SLUG = "restore"
+GROUP = "prefix"
 QUESTION = "The prompt is known. Why can it not simply be continued?"
 SENTENCE = (
     "Attention reads every cached token back, so any known prefix will do. A recurrent state is "
@@ -102,7 +104,7 @@ class _Parts:
 def build(page: gr.Blocks | None = None) -> gr.Blocks:
     """Build the page into ``page`` (inside its route), or into a Blocks of its own."""
     if page is None:
-        with gr.Blocks(title=f"KDALab: {TITLE}") as own:
+        with gr.Blocks(title=f"KDALab: {TITLE}", fill_width=True) as own:
             return build(own)
     parts = _layout()
     _wire_steps(parts)
@@ -121,6 +123,9 @@ def _layout() -> _Parts:
     _, picture_html, why_html, bar_html, tables, log = page_run.frame(default, at, draw.ALL)
 
     settings, step, slot = gr.State(default), gr.State(at), gr.State(None)
+    from demos._pages import listed  # it imports this module
+
+    _page.block(nav_html(listed(), SLUG, "en", ""))
     _page.block(_page.heading_html(QUESTION, SENTENCE))
     lead = _page.block(page_run.lead_html(default))
     with gr.Row():

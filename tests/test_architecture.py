@@ -16,7 +16,7 @@ from kdalab.resources import RESOURCES, resource_dir
 ROOT = Path(__file__).resolve().parent.parent
 
 # Helpers that every room may use: they import nothing of the project but each other.
-BASE = {"errors", "units", "resources", "threads", "__init__"}
+BASE = {"errors", "units", "resources", "threads", "words", "__init__"}
 
 # Room -> the rooms below it that it may import. `docs/architecture.md` draws the same.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"spec", "cache", "memory", "model", "kdalab_kernels"},
     "recall": {"model"},
     "viz": {"spec", "cache", "memory", "engine"},
-    "lessons": {"spec", "cache", "memory", "model", "engine"},
+    "lessons": {"spec", "cache", "memory", "model", "engine", "kdalab_kernels"},
     "lab": {"spec", "cache", "memory"},
     "bench": {"spec", "cache", "memory", "model", "engine", "verify", "kdalab_kernels"},
     "verify": {"spec", "cache", "model", "engine", "kdalab_kernels"},

@@ -1,5 +1,6 @@
 """Named scenarios, the steps through them, and the recordings that pages and notebooks show."""
 
+from kdalab.lessons.chunks import DECAYS, ChunkRun, Span, play_chunks
 from kdalab.lessons.cold import Measured, cold_run
 from kdalab.lessons.player import Recording, StateImage, lesson_model, play
 from kdalab.lessons.restore import RESTORE, scenario
@@ -13,19 +14,23 @@ from kdalab.lessons.scenario import (
 from kdalab.lessons.steps import Step, steps_of
 
 __all__ = [
+    "DECAYS",
     "MAX_NEW_TOKENS",
     "MAX_PROMPT_TOKENS",
     "MIN_NEW_TOKENS",
     "RESTORE",
+    "ChunkRun",
     "Measured",
     "Prompt",
     "Recording",
     "Scenario",
+    "Span",
     "StateImage",
     "Step",
     "cold_run",
     "lesson_model",
     "play",
+    "play_chunks",
     "scenario",
     "steps_of",
 ]

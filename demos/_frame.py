@@ -1,0 +1,172 @@
+"""A lesson as a page: its components, and the events between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gradio as gr
+
+from demos import _page
+from demos._controls import Settings
+from demos._layout import Parts, frame_at, labels, layout, ordered, whole_run
+from demos._lesson import Lesson, guard, numbers_of, read_link
+from demos._nav import Listed
+from demos._text import language_of, t
+from kdalab.words import LANGUAGES
+
+# A step must answer at once: no queue and no veil over the picture. A run may take its turn.
+_STEP: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+_RUN: dict[str, Any] = {
+    "show_progress": "minimal",
+    "api_visibility": "private",
+    "concurrency_limit": 2,
+    "concurrency_id": "play",
+    "trigger_mode": "always_last",
+}
+
+
+def build(lesson: Lesson, pages: Sequence[Listed], page: gr.Blocks | None = None) -> gr.Blocks:
+    """Build the lesson into ``page`` (inside its route), or into a Blocks of its own."""
+    if page is None:
+        with gr.Blocks(title=f"KDALab: {lesson.title('en')}", fill_width=True) as own:
+            return build(lesson, pages, own)
+    parts = layout(lesson, pages)
+    _wire_steps(lesson, parts)
+    _wire_runs(lesson, pages, parts, page)
+    numbers = numbers_of(lesson)
+    gr.api(numbers, api_name=lesson.slug, concurrency_id="play", concurrency_limit=2)
+    return page
+
+
+def _wire_steps(lesson: Lesson, parts: Parts) -> None:
+    """First, back, forward, last, the slider, the clock; the log's filter; link and download."""
+    bar = parts.bar
+
+    def step_to(target: Callable[[int, int], int]) -> Callable[..., Any]:
+        def handler(now: Settings, at: int, lang: tuple[str, str], only: str) -> Any:
+            return frame_at(lesson, now, target(at, lesson.play(now).last), lang, only)
+
+        return handler
+
+    for button, target in (
+        (bar.first, lambda at, last: 0),
+        (bar.back, lambda at, last: at - 1),
+        (bar.forward, lambda at, last: at + 1),
+        (bar.last, lambda at, last: last),
+    ):
+        button.click(step_to(target), parts.where, parts.frame, **_STEP)
+
+    def slide(now: Settings, lang: tuple[str, str], only: str, event: gr.EventData) -> Any:
+        return frame_at(lesson, now, event.step, lang, only)
+
+    inputs = [parts.settings, parts.lang, parts.request]
+    bar.bar.release(slide, inputs, parts.frame, trigger_mode="always_last", **_STEP)
+
+    def toggle(label: str, now: Settings, at: int, lang: tuple[str, str], only: str) -> Any:
+        starts = label.startswith(_page.PLAY_SIGN)
+        again = starts and at >= lesson.play(now).last  # at the end, play starts over
+        shown = frame_at(lesson, now, 0, lang, only) if again else (gr.skip(),) * len(parts.frame)
+        return gr.Timer(active=starts), _playlabels(lang[0], playing=starts), *shown
+
+    def tick(now: Settings, at: int, lang: tuple[str, str], only: str) -> Any:
+        shown = frame_at(lesson, now, at + 1, lang, only)
+        if shown[0] < lesson.play(now).last:
+            return gr.skip(), gr.skip(), *shown
+        return gr.Timer(active=False), _playlabels(lang[0], playing=False), *shown
+
+    playing = [bar.clock, bar.play, *parts.frame]
+    bar.play.click(toggle, [bar.play, *parts.where], playing, **_STEP)
+    bar.clock.tick(tick, parts.where, playing, **_STEP)
+
+    def filtered(now: Settings, at: int, lang: tuple[str, str], only: str) -> str:
+        return frame_at(lesson, now, at, lang, only)[-1]
+
+    parts.request.input(filtered, parts.where, parts.log, **_STEP)
+
+    def pick(now: Settings, at: int, lang: tuple[str, str], event: gr.EventData) -> Any:
+        seen = guard(lesson.play(now).pick, at, str(event.pick)[:80], lang[0])
+        if seen is None:
+            return gr.skip(), gr.skip()
+        label = f"{t(lang[0], 'common.fold-zoom')}: {seen.title}"
+        return gr.Accordion(label=label, open=True), seen.html
+
+    if "zoom" in parts.folds:
+        where = [parts.settings, parts.step, parts.lang]
+        parts.picture.select(pick, where, [parts.folds["zoom"], parts.zoom], **_STEP)
+
+    def as_json(now: Settings) -> str:
+        film = lesson.play(now)
+        whole = {"page": lesson.slug, "settings": now.as_dict(), "data": film.data()}
+        return json.dumps(whole, indent=1)
+
+    parts.copy.click(None, None, None, js=_page.COPY_LINK_JS, api_visibility="private")
+    parts.save.click(as_json, parts.settings, parts.blob, **_STEP).then(
+        None, parts.blob, None, js=_page.DOWNLOAD_JS, api_visibility="private"
+    )
+
+
+def _playlabels(lang: str, *, playing: bool) -> str:
+    return t(lang, "common.pause") if playing else _page.PLAY_SIGN + t(lang, "common.play")
+
+
+def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.Blocks) -> None:
+    """A new run: from the controls, from a preset, from a link; and another language."""
+    order = ordered(lesson)
+
+    def run(lang: tuple[str, str], *values: Any) -> Any:
+        given = {c.key: v for c, v in zip(order, values, strict=True)}
+        settings = guard(lesson.settings, given)
+        guard(lesson.play, settings)
+        return whole_run(lesson, settings, None, lang)
+
+    def choose(lang: tuple[str, str], chosen: str) -> Any:
+        settings = guard(lesson.settings, {"preset": chosen})
+        guard(lesson.play, settings)
+        updates = [c.update(lesson.slug, lang[0], settings[c.key]) for c in order]
+        return *updates, *whole_run(lesson, settings, None, lang)
+
+    inputs = [parts.lang, *parts.controls]
+    everything = [*parts.controls, *parts.shown]
+    for control, component in zip(order, parts.controls, strict=True):
+        if control.key == "preset" and lesson.presets:
+            component.input(choose, [parts.lang, component], everything, **_RUN)
+        elif control in lesson.texts:
+            continue
+        else:
+            event = component.release if isinstance(component, gr.Slider) else component.input
+            event(run, inputs, parts.shown, **_RUN)
+    if parts.run is not None:
+        parts.run.click(run, inputs, parts.shown, **_RUN)
+
+    def speak(chosen: str, now: Settings, at: int) -> Any:
+        lang = (chosen if chosen in LANGUAGES else "en",) * 2
+        return *labels(lesson, pages, now, lang), *whole_run(lesson, now, at, lang)
+
+    spoken = [*parts.labelled, *parts.shown]
+    where = [parts.language, parts.settings, parts.step]
+    parts.language.input(speak, where, spoken, **_STEP)
+
+    # In two events, and only the second, which a plain address never raises, writes into the
+    # controls: even a skipped output would put back the old text of a box that a reader had begun
+    # to type into while the page was loading.
+    def look(http: gr.Request) -> Any:
+        query, lang = dict(http.query_params), language_of(http)
+        keys = {"step", "lang", *(c.key for c in lesson.controls)}
+        if lang == "en" and not keys & set(query):
+            return gr.skip()
+        return query, lang
+
+    def follow(link: tuple[dict[str, str], str] | None) -> Any:
+        if link is None:
+            return (gr.skip(),) * len(spoken)
+        query, code = link
+        settings, step = guard(read_link, lesson, query)
+        guard(lesson.play, settings)
+        lang = (code, code if query.get("lang") in LANGUAGES else "")
+        return *labels(lesson, pages, settings, lang), *whole_run(lesson, settings, step, lang)
+
+    link = gr.State(None)
+    page.load(look, None, link, show_progress="hidden", api_visibility="private")
+    link.change(follow, link, spoken, show_progress="hidden", api_visibility="private")

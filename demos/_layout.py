@@ -1,0 +1,282 @@
+"""A lesson as Gradio components, and what they show: everything but the events between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from demos import _page
+from demos._controls import Control, Settings
+from demos._film import Row, log_html, tables_html
+from demos._lesson import Lesson, clipped
+from demos._nav import Listed, nav_html
+from demos._text import t
+from kdalab.viz.legend import legend_html
+from kdalab.viz.svg import esc
+from kdalab.words import LANGUAGES
+
+_FOLDS = ("zoom", "table", "log", "terms", "code", "study", "next")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The page's components, by what changes together."""
+
+    settings: gr.State
+    step: gr.State
+    lang: gr.State  # (language shown, the one chosen on purpose or "")
+    nav: gr.HTML
+    language: gr.Dropdown
+    heading: gr.HTML
+    picture: gr.HTML
+    why: gr.HTML
+    bar: _page.StepBar
+    controls: list[Any]
+    run: gr.Button | None
+    plots: list[gr.Plot]
+    folds: dict[str, gr.Accordion]
+    table: gr.HTML
+    zoom: gr.HTML
+    request: gr.Dropdown
+    log: gr.HTML
+    words: list[gr.HTML]  # about, legend's note, terms, code, study, next
+    save: gr.Button
+    copy: gr.Button
+    blob: gr.Textbox
+
+    @property
+    def frame(self) -> list[Any]:
+        """Outputs of ``_step``."""
+        return [self.step, self.picture, self.why, self.bar.bar, self.table, self.log]
+
+    @property
+    def where(self) -> list[Any]:
+        """Inputs of every step."""
+        return [self.settings, self.step, self.lang, self.request]
+
+    @property
+    def shown(self) -> list[Any]:
+        """Outputs of ``_show``: a whole new run."""
+        return [self.settings, self.request, self.zoom, *self.plots, *self.frame]
+
+    @property
+    def labelled(self) -> list[Any]:
+        """Outputs of ``_label``: everything that a language changes and a run does not."""
+        bar = self.bar
+        buttons = [bar.first, bar.back, bar.play, bar.forward, bar.last, self.copy, self.save]
+        run = [self.run] if self.run is not None else []
+        return [
+            self.lang, self.nav, self.language, self.heading, *self.controls, *buttons, *run,
+            *self.folds.values(), *self.words,
+        ]  # fmt: skip
+
+
+# -- what is shown ---------------------------------------------------------------------------
+
+
+def frame_at(
+    lesson: Lesson, settings: Settings, step: Any, lang: tuple[str, str], only: str
+) -> tuple[Any, ...]:
+    """Everything that changes with the step: (step, picture, why, step bar, tables, log)."""
+    film, code = lesson.play(settings), lang[0]
+    at = clipped(step, film)
+    request = only if only in film.requests else ""
+    return (
+        at,
+        film.picture(at, code),
+        film.why(at, code),
+        _bar(lesson, settings, at, lang),
+        tables_html(film.tables(at, code)),
+        _log(lesson, settings, at, code, request),
+    )
+
+
+def _bar(lesson: Lesson, settings: Settings, step: int, lang: tuple[str, str]) -> str:
+    film, (code, chosen) = lesson.play(settings), lang
+    marks = [_Mark(film.sentence(i, code), film.tone(i)) for i in range(film.last + 1)]
+    count = t(code, "common.step", step=step, last=film.last)
+    return _page.step_bar_html(marks, step, lesson.query(settings, step, chosen), count)
+
+
+def _log(lesson: Lesson, settings: Settings, step: int, lang: str, request: str) -> str:
+    film = lesson.play(settings)
+    count = len(film.log(lang))
+    caption = t(lang, "common.log-caption", events=count)
+    names = [t(lang, f"common.log-{n}") for n in ("request", "event", "what")]
+    return log_html(film, step, request, lang, caption, Row(0, *names))
+
+
+def whole_run(lesson: Lesson, settings: Settings, step: int | None, lang: tuple[str, str]) -> Any:
+    """A whole new run, nothing picked, at ``step`` or where it is best looked at first."""
+    film = lesson.play(settings)
+    everyone = t(lang[0], "common.everyone")
+    names = [(everyone, ""), *((name, name) for name in film.requests)]
+    return (
+        settings,
+        gr.Dropdown(names, value="", label=t(lang[0], "common.show")),
+        _note(t(lang[0], "common.pick")),
+        *film.figures(lang[0]),
+        *frame_at(lesson, settings, film.opening if step is None else step, lang, ""),
+    )
+
+
+def labels(
+    lesson: Lesson, pages: Sequence[Listed], settings: Settings, lang: tuple[str, str]
+) -> tuple[Any, ...]:
+    """Everything that a language changes, at these settings."""
+    code, chosen = lang
+    buttons = [_page.PLAY_SIGN + t(code, "common.play") if n == "play" else t(code, f"common.{n}")
+               for n in ("first", "back", "play", "forward", "last", "copy", "save")]  # fmt: skip
+    run = [t(code, "common.run")] if lesson.texts else []
+    return (
+        lang,
+        nav_html(pages, lesson.slug, code, chosen),
+        gr.Dropdown(value=code, label=t(code, "common.language")),
+        _heading(lesson, code),
+        *(c.update(lesson.slug, code, settings[c.key]) for c in ordered(lesson)),
+        *buttons,
+        *run,
+        *(gr.Accordion(label=t(code, f"common.fold-{name}")) for name in _folds(lesson)),
+        *_words(lesson, pages, code, chosen),
+    )
+
+
+def _heading(lesson: Lesson, lang: str) -> str:
+    slug = lesson.slug
+    return _page.heading_html(t(lang, f"{slug}.question"), t(lang, f"{slug}.sentence"))
+
+
+def _note(text: str) -> str:
+    return f'<p class="kd-note">{esc(text)}</p>'
+
+
+def _words(lesson: Lesson, pages: Sequence[Listed], lang: str, chosen: str) -> list[str]:
+    """About, terms, code, study, next."""
+    about = f"{lesson.slug}.about"
+    code = [(t(lang, f"{lesson.slug}.{key}"), function) for key, function in lesson.code]
+    keep = f"?lang={chosen}" if chosen else ""
+    after = [p for slug in lesson.next for p in pages if p.slug == slug]
+    links = "".join(
+        f'<li><a href="./{esc(p.slug)}{keep}">{esc(p.title(lang))}</a>: '
+        f"{esc(t(lang, f'{p.slug}.question'))}</li>"
+        for p in after
+    )
+    checks = "".join(f"<li><code>kdalab check {esc(e)}</code></li>" for e in lesson.exercises)
+    return [
+        _note(t(lang, about)) if about in t else "",
+        _page.terms_html(lesson.terms, t(lang, "common.here")),
+        _page.code_html(code),
+        _page.notebook_html(lesson.notebook or lesson.slug)
+        + (f"<ul>{checks}</ul>" if checks else ""),
+        f'<ul class="kd-note">{links}</ul>',
+    ]
+
+
+def ordered(lesson: Lesson) -> list[Control]:
+    return [*lesson.row, *lesson.broken, *lesson.texts]
+
+
+def _folds(lesson: Lesson) -> list[str]:
+    """Which sections this page has."""
+    film = lesson.play(lesson.default)
+    missing = {
+        "zoom": not lesson_can_pick(lesson),
+        "log": not film.log("en"),
+        "terms": not lesson.terms,
+        "code": not lesson.code,
+        "next": not lesson.next,
+    }
+    return [name for name in _FOLDS if not missing.get(name, False)]
+
+
+def lesson_can_pick(lesson: Lesson) -> bool:
+    """Whether something in the page's opening picture can be picked."""
+    film = lesson.play(lesson.default)
+    return "data-pick" in film.picture(film.opening, "en")
+
+
+# -- components ------------------------------------------------------------------------------
+
+
+def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
+    """Every component, with a finished run already drawn."""
+    now, lang = lesson.default, ("en", "")
+    film = lesson.play(now)
+    at, picture_html, why_html, bar_html, tables, log_text = frame_at(
+        lesson, now, film.opening, lang, ""
+    )
+    about, terms, code, study, after = _words(lesson, pages, *lang)
+    names = _folds(lesson)
+
+    settings, step, language = gr.State(now), gr.State(at), gr.State(lang)
+    with gr.Row(elem_classes="kd-top"):
+        nav = _page.block(nav_html(pages, lesson.slug, *lang))
+        chooser = gr.Dropdown(
+            [(name, code) for code, name in LANGUAGES.items()],
+            value="en",
+            label=t("en", "common.language"),
+            elem_id="kd-language",
+            min_width=110,
+            scale=0,
+        )
+    heading = _page.block(_heading(lesson, "en"))
+    with gr.Row():
+        with gr.Column(scale=2, min_width=320):
+            picture = _page.picture(picture_html)
+        with gr.Column(scale=1, min_width=300):
+            why = _page.block(why_html, elem_id="kd-why")
+    bar = _page.step_bar(bar_html, visible=film.last > 0)
+    if lesson.legend:
+        _page.block(legend_html(), elem_id="kd-legend")
+    with gr.Row(equal_height=True, visible=bool(lesson.row)):
+        row = [c.component(lesson.slug) for c in lesson.row]
+    broken = [c.component(lesson.slug) for c in lesson.broken]
+    texts, run = [], None
+    if lesson.texts:
+        with gr.Row():
+            texts = [c.component(lesson.slug) for c in lesson.texts]
+        run = gr.Button(t("en", "common.run"), variant="primary", elem_id="kd-run", scale=0)
+    plots = [
+        gr.Plot(figure, show_label=False, elem_id=f"kd-plot-{i}")
+        for i, figure in enumerate(film.figures("en"))
+    ]
+    note = _page.block(about)
+    folds: dict[str, gr.Accordion] = {}
+    boxes: dict[str, gr.HTML] = {}
+    inside = {"table": tables, "log": log_text, "terms": terms, "code": code, "study": study,
+              "next": after, "zoom": _note(t("en", "common.pick"))}  # fmt: skip
+    request = None
+    for name in _FOLDS:
+        with gr.Accordion(
+            t("en", f"common.fold-{name}"), open=name == "next", visible=name in names,
+            elem_id=f"kd-fold-{name}",
+        ) as fold:  # fmt: skip
+            if name == "log":
+                choices = [(t("en", "common.everyone"), ""), *((r, r) for r in film.requests)]
+                request = gr.Dropdown(
+                    choices, value="", label=t("en", "common.show"), min_width=160, scale=0
+                )
+            boxes[name] = _page.block(inside[name])
+        if name in names:
+            folds[name] = fold
+    assert request is not None
+    with gr.Row():
+        copy = gr.Button(t("en", "common.copy"), size="sm", elem_id="kd-copy", scale=0)
+        save = gr.Button(t("en", "common.save"), size="sm", elem_id="kd-save", scale=0)
+    words = [note, boxes["terms"], boxes["code"], boxes["study"], boxes["next"]]
+    return Parts(
+        settings, step, language, nav, chooser, heading, picture, why, bar,
+        [*row, *broken, *texts], run, plots, folds, boxes["table"], boxes["zoom"], request,
+        boxes["log"], words, save, copy, gr.Textbox(visible="hidden"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A step on the bar."""
+
+    sentence: str
+    tone: str

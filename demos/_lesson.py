@@ -1,0 +1,164 @@
+"""The common page: question, picture and why, steps, controls, what breaks, what is folded away.
+
+A page is a ``Lesson``: its words under its own name in the catalogue, its controls, and a function
+from settings to a ``Film``. Languages, links, log, downloads and API are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import gradio as gr
+
+from demos._controls import (
+    Choice,
+    Control,
+    Number,
+    Settings,
+    Switches,
+    Text,
+    checked,
+    query_of,
+    step_of_link,
+)
+from demos._film import Film
+from demos._text import t
+from kdalab.errors import InvariantError, KdalabError
+
+Code = Sequence[tuple[str, Callable[..., Any]]]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One page.
+
+    Args:
+        slug: its address, and its name in the catalogue: ``<slug>.title``, ``.question``,
+            ``.sentence``, ``.<control>``, ``.about`` (what is true on this page and how it was
+            measured).
+        group: key of its group of pages in ``common.group-<group>``.
+        controls: in the order of the row; ``Switches`` stand under "what breaks if".
+        film: settings to a finished run. Cached; raises KdalabError for what cannot run.
+        presets: for a ``Choice`` named "preset": its value -> what it sets.
+        figures: how many plotly figures the film has.
+        terms: rows (here, SGLang, vLLM).
+        code: (key of the sentence why it matters, function) pairs.
+        notebook: a word in the name of its notebook.
+        exercises: names of exercises, as ``kdalab check`` takes them.
+        next: slugs of pages to try next.
+    """
+
+    slug: str
+    group: str
+    controls: tuple[Control, ...]
+    film: Callable[[Settings], Film]
+    presets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    figures: int = 0
+    legend: bool = True
+    terms: Sequence[tuple[str, str, str]] = ()
+    code: Code = ()
+    notebook: str = ""
+    exercises: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_kept", lru_cache(maxsize=32)(self.film))
+
+    @property
+    def default(self) -> Settings:
+        """Every control at its default."""
+        return checked(self.controls, {})
+
+    def play(self, settings: Settings) -> Film:
+        """The film of these settings; the same settings give the same film, so it is kept."""
+        kept: Callable[[Settings], Film] = self._kept  # type: ignore[attr-defined]
+        return kept(settings)
+
+    def settings(self, given: dict[str, Any]) -> Settings:
+        """Settings from a link or a script: a preset's values, and what is given beside it.
+
+        Raises:
+            KdalabError: as ``checked``.
+        """
+        base: dict[str, Any] = {}
+        if "preset" in given:
+            chosen = checked(
+                [c for c in self.controls if c.key == "preset"], {"preset": given["preset"]}
+            )
+            base = dict(self.presets.get(str(chosen["preset"]), {}))
+        return checked(self.controls, base | given)
+
+    def query(self, settings: Settings, step: int | None = None, lang: str = "") -> str:
+        """The page's address at these settings."""
+        return query_of(self.controls, settings, step, lang)
+
+    def title(self, lang: str) -> str:
+        """The page's short name."""
+        return t(lang, f"{self.slug}.title")
+
+    @property
+    def row(self) -> list[Control]:
+        """Controls of the row."""
+        return [c for c in self.controls if isinstance(c, Choice | Number)]
+
+    @property
+    def broken(self) -> list[Switches]:
+        """What breaks if ..."""
+        return [c for c in self.controls if isinstance(c, Switches)]
+
+    @property
+    def texts(self) -> list[Text]:
+        """Boxes to type into."""
+        return [c for c in self.controls if isinstance(c, Text)]
+
+
+def guard(function: Callable[..., Any], *args: Any) -> Any:
+    """Call; what is wrong with the input becomes a message on the page."""
+    try:
+        return function(*args)
+    except (KdalabError, InvariantError) as error:
+        raise gr.Error(str(error), title="This cannot be run", print_exception=False) from error
+
+
+def clipped(step: Any, film: Film) -> int:
+    """A step that exists, from any number."""
+    if isinstance(step, bool) or not isinstance(step, int | float) or step != step:
+        return film.opening
+    return min(max(int(max(-1, min(step, 1_000_000))), 0), film.last)
+
+
+def numbers_of(lesson: Lesson) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The page's function for scripts: settings in (missing ones are defaults), numbers out."""
+
+    def numbers(settings: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(settings, dict):
+            raise gr.Error("settings: give an object with names and values", print_exception=False)
+        chosen = guard(lesson.settings, settings)
+        film = guard(lesson.play, chosen)
+        return {
+            "query": lesson.query(chosen, film.opening),
+            "settings": chosen.as_dict(),
+            "steps": [
+                {"step": i, "tone": film.tone(i), "sentence": film.sentence(i, "en")}
+                for i in range(film.last + 1)
+            ],
+            "data": film.data(),
+        }
+
+    names = ", ".join(c.key for c in lesson.controls)
+    numbers.__doc__ = f"{t('en', f'{lesson.slug}.question')} Settings: {names}."
+    return numbers
+
+
+def read_link(lesson: Lesson, query: dict[str, str]) -> tuple[Settings, int | None]:
+    """Settings and step of an address.
+
+    Raises:
+        KdalabError: a value that its control refuses, or a step that is no number.
+    """
+    known = {c.key for c in lesson.controls}
+    given = {key: value for key, value in query.items() if key in known}
+    return lesson.settings(given), step_of_link(query.get("step"))

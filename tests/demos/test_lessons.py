@@ -1,0 +1,126 @@
+"""What holds for every page built on the common frame, without a browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from demos import _pages
+from demos._controls import Choice, Number, Settings, Switches, Text, checked
+from demos._lesson import Lesson, clipped, numbers_of, read_link
+from demos._text import t
+from kdalab.errors import KdalabError
+from kdalab.words import LANGUAGES
+
+DEMOS = Path(_pages.__file__).parent
+LESSONS = [p.module.LESSON for p in _pages.listed() if hasattr(p.module, "LESSON")]
+every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.slug)
+
+
+def settings_to_try(lesson: Lesson) -> list[Settings]:
+    """The default, every preset, both ends of every number, every option and every switch."""
+    given: list[dict] = [{}]
+    for control in lesson.controls:
+        if isinstance(control, Choice):
+            given += [{control.key: o} for o in control.options]
+        if isinstance(control, Number):
+            given += [{control.key: control.low}, {control.key: control.high}]
+        if isinstance(control, Switches):
+            given += [{control.key: [o]} for o in control.options]
+    return [lesson.settings(g) for g in given]
+
+
+@every_lesson
+def test_every_setting_runs_and_every_step_speaks_three_languages(lesson):
+    for settings in settings_to_try(lesson):
+        film = lesson.play(settings)
+        assert 0 <= film.opening <= film.last
+        steps = {0, film.opening, film.last, film.last // 2}
+        for lang in LANGUAGES if settings == lesson.default else ["en"]:
+            for step in range(film.last + 1) if settings == lesson.default else steps:
+                assert film.sentence(step, lang).strip()
+                assert "<svg" in film.picture(step, lang) or "<table" in film.picture(step, lang)
+                assert film.why(step, lang).startswith('<div class="kd-why">')
+                assert film.tables(step, lang)
+        json.dumps(film.data(), allow_nan=False)
+        assert len(film.figures("en")) == lesson.figures
+
+
+@every_lesson
+def test_chinese_and_korean_pages_are_not_english(lesson):
+    film = lesson.play(lesson.default)
+    for lang, script in (("zh", "[一-鿿]"), ("ko", "[가-힣]")):
+        for key in ("title", "question", "sentence"):
+            assert re.search(script, t(lang, f"{lesson.slug}.{key}"))
+        said = [film.sentence(i, lang) for i in range(film.last + 1)]
+        assert sum(bool(re.search(script, s)) for s in said) >= 0.9 * len(said), said
+
+
+@every_lesson
+def test_a_link_names_the_settings_and_the_step(lesson):
+    for settings in settings_to_try(lesson):
+        query = dict(
+            pair.split("=", 1) for pair in html.unescape(lesson.query(settings, 1)).split("&")
+        )
+        query = {k: v.replace("+", " ") for k, v in query.items() if "%" not in v}
+        if any(isinstance(c, Text) for c in lesson.controls):
+            continue
+        again, step = read_link(lesson, query)
+        assert again == settings
+        assert step == 1
+
+
+@every_lesson
+def test_nonsense_from_a_script_is_refused_by_name(lesson):
+    bad = [float("nan"), float("inf"), -1e300, "<script>", None, [], {}, True, 10**30]
+    for control in lesson.controls:
+        for value in bad:
+            if isinstance(control, Switches | Text) and value in ("<script>", []):
+                continue  # a text may say anything, and no switch at all is fine
+            with pytest.raises(KdalabError, match=control.key):
+                checked(lesson.controls, {control.key: value})
+    with pytest.raises(KdalabError, match="no setting named"):
+        checked(lesson.controls, {"nowhere": 1})
+
+
+@every_lesson
+def test_the_api_returns_what_the_page_shows(lesson):
+    numbers = numbers_of(lesson)({})
+    film = lesson.play(lesson.default)
+    assert len(numbers["steps"]) == film.last + 1
+    assert numbers["steps"][-1]["sentence"] == film.sentence(film.last, "en")
+    assert numbers["data"] == film.data()
+
+
+@every_lesson
+def test_pages_and_their_links_exist(lesson):
+    slugs = {p.slug for p in _pages.listed()}
+    assert set(lesson.next) <= slugs
+    assert f"common.group-{lesson.group}" in t
+    for key, _ in lesson.code:
+        assert f"{lesson.slug}.{key}" in t
+
+
+def test_steps_are_clipped_to_those_that_exist():
+    film = LESSONS[0].play(LESSONS[0].default)
+    assert clipped(-5, film) == 0
+    assert clipped(1e300, film) == film.last
+    assert clipped(float("nan"), film) == film.opening
+    assert clipped("x", film) == film.opening
+
+
+def test_no_text_of_the_catalogue_is_left_over():
+    """Every key is named in some file, whole or by the part before its last dash or dot."""
+    source = "\n".join(p.read_text("utf-8") for p in DEMOS.glob("*.py"))
+    unused = []
+    for key in t.words.entries:
+        name = key.split(".", 1)[1]
+        stem = name.rsplit("-", 1)[0]
+        named = any(re.search(rf"[\"'./]{re.escape(x)}[\"'{{-]", source) for x in (name, stem))
+        if not named and name not in ("title", "question", "sentence", "about"):
+            unused.append(key)
+    assert unused == []
