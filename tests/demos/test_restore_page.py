@@ -13,8 +13,10 @@ from demos import _page, app
 from demos import _restore_draw as draw
 from demos import _restore_run as page_run
 from demos import _restore_settings as rs
+from demos._text import t
 from kdalab.errors import KdalabError
 from kdalab.lessons import RESTORE
+from kdalab.words import LANGUAGES
 
 DEFAULTS = {"a": "", "b": "", "c": "", "spacing": 0, "tokens": 8, "faults": []}
 
@@ -100,9 +102,9 @@ def test_the_code_section_shows_the_code_that_runs():
     assert "kdalab/cache/radix.py" in page
 
 
-def test_the_public_address_is_one_and_named(client):
+def test_each_page_has_one_public_address_and_it_is_named(client):
     named = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
-    assert list(named) == ["/restore"]
+    assert sorted(named) == sorted(f"/{page.slug}" for page in app.pages())
     names = [p["parameter_name"] for p in named["/restore"]["parameters"]]
     assert names == ["scenario", "a", "b", "c", "spacing", "tokens", "faults"]
 
@@ -149,5 +151,6 @@ def test_every_page_has_an_address_a_question_and_a_sentence():
     listed = app.pages()
     assert len({p.slug for p in listed}) == len(listed)
     for page in listed:
-        assert page.question.endswith("?")
-        assert page.sentence.endswith(".")
+        for lang in LANGUAGES:
+            assert t(lang, f"{page.slug}.question").endswith(("?", "？"))
+            assert page.title(lang)
