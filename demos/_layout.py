@@ -14,6 +14,7 @@ from demos._film import Row, log_html, tables_html
 from demos._lesson import Lesson, clipped
 from demos._nav import Listed, nav_html
 from demos._text import t
+from kdalab.phrases import say_html
 from kdalab.viz.legend import legend_html
 from kdalab.viz.svg import esc
 from kdalab.words import LANGUAGES
@@ -42,7 +43,7 @@ class Parts:
     zoom: gr.HTML
     request: gr.Dropdown
     log: gr.HTML
-    words: list[gr.HTML]  # about, legend's note, terms, code, study, next
+    words: list[gr.HTML]  # about, terms, code, study, next, legend
     save: gr.Button
     copy: gr.Button
     blob: gr.Textbox
@@ -154,7 +155,7 @@ def _note(text: str) -> str:
 
 
 def _words(lesson: Lesson, pages: Sequence[Listed], lang: str, chosen: str) -> list[str]:
-    """About, terms, code, study, next."""
+    """About, terms, code, study, next, legend."""
     about = f"{lesson.slug}.about"
     code = [(t(lang, f"{lesson.slug}.{key}"), function) for key, function in lesson.code]
     keep = f"?lang={chosen}" if chosen else ""
@@ -172,6 +173,7 @@ def _words(lesson: Lesson, pages: Sequence[Listed], lang: str, chosen: str) -> l
         _page.notebook_html(lesson.notebook or lesson.slug)
         + (f"<ul>{checks}</ul>" if checks else ""),
         f'<ul class="kd-note">{links}</ul>',
+        say_html(lang, legend_html()),
     ]
 
 
@@ -208,7 +210,7 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
     at, picture_html, why_html, bar_html, tables, log_text = frame_at(
         lesson, now, film.opening, lang, ""
     )
-    about, terms, code, study, after = _words(lesson, pages, *lang)
+    about, terms, code, study, after, legend_text = _words(lesson, pages, *lang)
     names = _folds(lesson)
 
     settings, step, language = gr.State(now), gr.State(at), gr.State(lang)
@@ -219,6 +221,7 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
             value="en",
             label=t("en", "common.language"),
             elem_id="kd-language",
+            container=False,
             min_width=110,
             scale=0,
         )
@@ -229,8 +232,7 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
         with gr.Column(scale=1, min_width=300):
             why = _page.block(why_html, elem_id="kd-why")
     bar = _page.step_bar(bar_html, visible=film.last > 0)
-    if lesson.legend:
-        _page.block(legend_html(), elem_id="kd-legend")
+    legend = _page.block(legend_text, elem_id="kd-legend", visible=lesson.legend)
     with gr.Row(equal_height=True, visible=bool(lesson.row)):
         row = [c.component(lesson.slug) for c in lesson.row]
     broken = [c.component(lesson.slug) for c in lesson.broken]
@@ -266,7 +268,7 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
     with gr.Row():
         copy = gr.Button(t("en", "common.copy"), size="sm", elem_id="kd-copy", scale=0)
         save = gr.Button(t("en", "common.save"), size="sm", elem_id="kd-save", scale=0)
-    words = [note, boxes["terms"], boxes["code"], boxes["study"], boxes["next"]]
+    words = [note, boxes["terms"], boxes["code"], boxes["study"], boxes["next"], legend]
     return Parts(
         settings, step, language, nav, chooser, heading, picture, why, bar,
         [*row, *broken, *texts], run, plots, folds, boxes["table"], boxes["zoom"], request,

@@ -46,6 +46,7 @@ def _home(app: gr.Blocks) -> None:
             value="en",
             label=t("en", "common.language"),
             elem_id="kd-language",
+            container=False,
             min_width=110,
             scale=0,
         )

@@ -149,7 +149,8 @@ class ChunkFilm(Film):
 
 def film(settings: Settings) -> Film:
     """The film of one setting."""
-    run = play_chunks(settings["tokens"], settings["pieces"], settings["decay"])
+    pieces = settings["pieces"]
+    run = play_chunks(settings["tokens"], pieces, settings["decay"], swap=pieces - 2)
     return ChunkFilm(run, "swap" in settings["breaks"])
 
 

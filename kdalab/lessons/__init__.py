@@ -12,6 +12,7 @@ from kdalab.lessons.scenario import (
     Scenario,
 )
 from kdalab.lessons.steps import Step, steps_of
+from kdalab.lessons.tree import STORIES, TREE_BYTES, Act, TreeRun, play_tree
 
 __all__ = [
     "DECAYS",
@@ -19,6 +20,9 @@ __all__ = [
     "MAX_PROMPT_TOKENS",
     "MIN_NEW_TOKENS",
     "RESTORE",
+    "STORIES",
+    "TREE_BYTES",
+    "Act",
     "ChunkRun",
     "Measured",
     "Prompt",
@@ -27,10 +31,12 @@ __all__ = [
     "Span",
     "StateImage",
     "Step",
+    "TreeRun",
     "cold_run",
     "lesson_model",
     "play",
     "play_chunks",
+    "play_tree",
     "scenario",
     "steps_of",
 ]
