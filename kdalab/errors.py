@@ -8,6 +8,10 @@ class KdalabError(ValueError):
     """
 
 
+class NotFiniteError(KdalabError):
+    """A state that should be kept holds NaN or infinity: its request is of no more use."""
+
+
 class InvariantError(AssertionError):
     """A rule of the design does not hold; ``check()`` raises it with the broken rule named."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kdalab.cache import Lease, Lookup, PrefixKey
 from kdalab.cache.placement import Extends, Fork
 from kdalab.engine import events as ev
 from kdalab.engine import room, transfers
+from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Phase, Request, Start
 from kdalab.errors import KdalabError
 from kdalab.memory.slots import CACHE, IN_FLIGHT
@@ -64,37 +66,74 @@ def check_request(engine: Engine, tokens: tuple[int, ...], max_new_tokens: int, 
 
 
 def admit_waiting(engine: Engine) -> None:
-    """Admit from the head of the queue while there is room; first come, first served."""
+    """Admit from the head of the queue while there is room; first come, first served. One that
+    cannot be admitted for a failure ends with it."""
     while engine.waiting and len(engine.running) < engine.config.running_limit:
-        if not _admit(engine, engine.waiting[0]):
-            return
-        engine.waiting.popleft()
+        request = engine.waiting[0]
+        try:
+            if not _admit(engine, request):
+                return
+        except FAILURES as error:
+            engine.refuse(request, f"failed: {named(error)}")
+        else:
+            engine.waiting.popleft()
 
 
 def _admit(engine: Engine, request: Request) -> bool:
-    config, name = engine.config, request.name
-    key = request.key
-    if request.generated:  # resumed after a retraction: what it had generated is known text too
-        key = PrefixKey.from_tokens(request.known, config.page_tokens)
-    lookup = engine.cache.lookup(key) if config.reuse else None
+    """Take all that the request needs to start; False, or a failure, and nothing is taken."""
+    lookup = engine.cache.lookup(_key(engine, request)) if engine.config.reuse else None
     # Lock the hit before making room, or the eviction could take what was just found.
     lease = engine.cache.acquire(lookup) if lookup is not None else None
+    try:
+        admitted = _start(engine, request, lookup, lease)
+    except BaseException:
+        _let_go(engine, request, lease)
+        raise
+    if not admitted:
+        _let_go(engine, request, lease)
+    return admitted
+
+
+def _key(engine: Engine, request: Request) -> PrefixKey:
+    """What is looked up.
+
+    A request that was retracted had decoded what it generated. States that another request
+    prefilled over that text would differ in the last bits, so it restores within its prompt (one
+    token beyond counts as the one to compute). With a decode interval its own decoded states
+    are in the tree, and all that it knows is looked up.
+    """
+    if not request.generated:
+        return request.key
+    if engine.config.decode_interval is None:
+        return replace(request.key, n_tokens=request.n_tokens + 1)
+    return PrefixKey.from_tokens(request.known, engine.config.page_tokens)
+
+
+def _start(engine: Engine, request: Request, lookup: Lookup | None, lease: Lease | None) -> bool:
+    config, name = engine.config, request.name
     shared = lease.pages if lease is not None else ()
     wanted = _pages_at_start(engine, request) - len(shared)
     if not room.fits(engine, wanted, room.states_to_admit(engine)):
-        _let_go(engine, request, lease)
         return False
     if lookup is not None and transfers.load_first(engine, request, lookup, wanted):
-        _let_go(engine, request, lease)
         return False
     request.lookup = lookup
     if lookup is not None:
         _say_match(engine, request, lookup)
     if not room.make(engine, wanted, config.held_slots, name, f"latent pages for {name}"):
-        _let_go(engine, request, lease)
         return False
     own = engine.latents.slots.allocate(name, wanted)
-    slot, *spares = engine.active.slots.allocate(name, config.held_slots)
+    slots: tuple[int, ...] = ()
+    try:
+        slots = engine.active.slots.allocate(name, config.held_slots)
+        boundaries = _boundaries(engine, request, lookup) if lookup is not None else ()
+    except BaseException:
+        engine.latents.free(own, name)
+        for slot in slots:
+            engine.active.free(slot, name)
+        raise
+    slot, *spares = slots
+    request.boundaries = boundaries
     request.lease, request.active_slot, request.spare_slots = lease, slot, spares
     request.pages = [*shared, *own]
     request.computed = lease.boundary if lease is not None else 0
@@ -104,8 +143,6 @@ def _admit(engine: Engine, request: Request) -> bool:
     at = request.computed
     engine.emit(ev.Admitted(name, slot, node, at, tuple(shared), own, tuple(spares)))
     _begin(engine, request, lease)
-    if lookup is not None:
-        request.boundaries = _boundaries(engine, request, lookup)
     return True
 
 
@@ -116,7 +153,19 @@ def _boundaries(engine: Engine, request: Request, lookup: Lookup) -> tuple[int, 
     at = request.n_tokens, lookup.restore, lookup.branching, grid
     if isinstance(placement, Extends) and placement.fork is Fork.BOTH:
         return placement.boundaries(*at, room=max(1, room.for_checkpoints(engine)))
-    return placement.boundaries(*at)
+    try:
+        found = tuple(placement.boundaries(*at))
+        wrong = [b for b in found if b % grid or not lookup.restore < b <= request.n_tokens]
+    except FAILURES:
+        raise
+    except Exception as error:  # whoever wrote the placement
+        raise KdalabError(f"the placement {placement} failed: {named(error)}") from error
+    if wrong:
+        raise KdalabError(
+            f"the placement {placement} wants a checkpoint at {wrong[0]!r}; boundaries are "
+            f"multiples of {grid} in ({lookup.restore:,}, {request.n_tokens:,}]"
+        )
+    return found
 
 
 def _pages_at_start(engine: Engine, request: Request) -> int:

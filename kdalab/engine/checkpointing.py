@@ -1,16 +1,23 @@
-"""From a private state to a checkpoint in the tree: by a copy, or by giving the slot away."""
+"""From a private state to a checkpoint in the tree: by a copy, or by giving the slot away.
+
+Whatever fails on the way, the slot, the pages and the lease stay with the request: the boundary is
+skipped and the request goes on. Only a state that is no number is its own request's end.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kdalab.cache import Committed, PrefixKey
 from kdalab.cache.eviction import account
 from kdalab.engine import events as ev
 from kdalab.engine import room
+from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Request
 from kdalab.engine.strategy import Strategy
-from kdalab.errors import KdalabError
+from kdalab.errors import NotFiniteError
 from kdalab.memory import CACHE
 from kdalab.spec.checkpoint import Checkpoint
 
@@ -19,13 +26,18 @@ if TYPE_CHECKING:
 
 
 def in_prefill(engine: Engine, request: Request, boundary: int) -> None:
-    """The prompt has been computed to ``boundary``: the state there enters the tree at once."""
+    """The prompt has been computed to ``boundary``: the state there enters the tree at once.
+
+    Raises:
+        NotFiniteError: the state there is no state. Nothing was taken.
+    """
     if request.lease is None:
         return
     if engine.config.how.donates and not engine.config.int8:
-        _donate_and_go_on(engine, request, boundary)
+        _or_skip(engine, request, boundary, lambda: _donate_and_go_on(engine, request, boundary))
     else:
-        _copy_out(engine, request, request.active_slot, boundary)
+        slot = request.active_slot
+        _or_skip(engine, request, boundary, lambda: _copy_out(engine, request, slot, boundary))
 
 
 def in_decode(engine: Engine, request: Request) -> None:
@@ -33,6 +45,9 @@ def in_decode(engine: Engine, request: Request) -> None:
 
     A copy enters the tree at once. A donating request keeps the slot for itself until it ends,
     and then gives away the last that it kept.
+
+    Raises:
+        NotFiniteError: the state there is no state. Nothing was taken.
     """
     at = request.computed
     if not engine.config.keeps_decoded(at) or request.lease is None or engine.config.faults.active:
@@ -40,9 +55,10 @@ def in_decode(engine: Engine, request: Request) -> None:
     if at <= request.lease.boundary:
         return  # a resumed request passes what it has left in the tree itself
     if engine.config.how.donates:
-        _keep(engine, request, at)
+        _or_skip(engine, request, at, lambda: _keep(engine, request, at))
     else:
-        _copy_out(engine, request, request.active_slot, at)
+        slot = request.active_slot
+        _or_skip(engine, request, at, lambda: _copy_out(engine, request, slot, at))
 
 
 def at_end(engine: Engine, request: Request) -> None:
@@ -50,13 +66,28 @@ def at_end(engine: Engine, request: Request) -> None:
     slot, boundary = request.kept_slot, request.kept_boundary
     if slot < 0 or request.lease is None:
         return
-    if engine.config.int8:
-        _copy_out(engine, request, slot, boundary)  # quantised; the donor is freed with the rest
-        return
-    _check_finite(engine, request, slot)
-    done = _commit(engine, request, Checkpoint(slot, boundary))
+    # Quantised, a copy is left and the donor is freed with the rest.
+    leave = _copy_out if engine.config.int8 else _give_kept
+    try:
+        _or_skip(engine, request, boundary, lambda: leave(engine, request, slot, boundary))
+    except NotFiniteError as error:  # it ends anyway
+        engine.emit(ev.SnapshotSkipped(request.name, boundary, str(error)))
+
+
+def _or_skip(engine: Engine, request: Request, boundary: int, leave: Callable[[], None]) -> None:
+    """Leave a checkpoint; where that fails, say so and do without."""
+    try:
+        leave()
+    except NotFiniteError:
+        raise
+    except FAILURES as error:
+        engine.emit(ev.SnapshotSkipped(request.name, boundary, named(error)))
+
+
+def _give_kept(engine: Engine, request: Request, slot: int, boundary: int) -> None:
+    """Donate the slot that was kept at ``boundary``."""
+    done = _donate(engine, request, slot, boundary)
     if not done.state_existed:
-        engine.checkpoints.adopt(slot, boundary, request.name)
         request.kept_slot, request.source_slot = -1, -1
         engine.emit(ev.Donated(request.name, slot, request.active_slot, boundary))
     _say_inserted(engine, request, boundary, slot, done)
@@ -80,17 +111,31 @@ def _donate_and_go_on(engine: Engine, request: Request, boundary: int) -> None:
         engine.emit(ev.SnapshotSkipped(request.name, boundary))
         return
     slot = request.active_slot
-    _check_finite(engine, request, slot)
-    done = _commit(engine, request, Checkpoint(slot, boundary))
+    done = _donate(engine, request, slot, boundary)
     if not done.state_existed:
-        engine.checkpoints.adopt(slot, boundary, request.name)
         engine.cache.lock_state(done.lease)  # until the next forward has read it
         request.active_slot, request.source_slot = request.spare_slots.pop(0), slot
         engine.emit(ev.Donated(request.name, slot, request.active_slot, boundary))
     _say_inserted(engine, request, boundary, slot, done)
     if engine.config.how is Strategy.EXTRA_BUFFER:
         # If none can be had now, the next boundary asks again.
-        take_spare(engine, request, engine.config.held_slots - 1)
+        with suppress(*FAILURES):
+            take_spare(engine, request, engine.config.held_slots - 1)
+
+
+def _donate(engine: Engine, request: Request, slot: int, boundary: int) -> Committed:
+    """Turn ``slot`` into a checkpoint and enter it; it stays the request's if that fails, or if
+    the tree has a state there already."""
+    _check_finite(engine, request, slot)
+    given = engine.checkpoints.adopt(slot, boundary, request.name)
+    try:
+        done = _commit(engine, request, given)
+    except BaseException:
+        engine.checkpoints.unseal(given, request.name)
+        raise
+    if done.state_existed:
+        engine.checkpoints.unseal(given, request.name)
+    return done
 
 
 def _keep(engine: Engine, request: Request, boundary: int) -> None:
@@ -121,10 +166,14 @@ def _copy_out(engine: Engine, request: Request, slot: int, boundary: int) -> Non
         engine.emit(ev.SnapshotSkipped(request.name, boundary))
         return
     checkpoint = engine.checkpoints.store(engine.active, slot, boundary, request.name)
+    try:
+        done = _commit(engine, request, checkpoint)
+    except BaseException:
+        engine.checkpoints.free([checkpoint.slot])
+        raise
     error = engine.checkpoints.last_error
     size = engine.checkpoints.slot_bytes
     engine.emit(ev.Snapshotted(request.name, slot, checkpoint.slot, boundary, size, error))
-    done = _commit(engine, request, checkpoint)
     if done.state_existed:
         engine.checkpoints.free([checkpoint.slot])
     _say_inserted(engine, request, boundary, checkpoint.slot, done)
@@ -170,4 +219,4 @@ def _check_finite(engine: Engine, request: Request, slot: int) -> None:
     """A donation looks at no byte. Where memory is poisoned, for tests, it is looked at all the
     same."""
     if engine.config.poison and not engine.active.is_finite(slot):
-        raise KdalabError(f"slot {slot} of {request.name} holds no finite state to donate")
+        raise NotFiniteError(f"slot {slot} of {request.name} holds no finite state to donate")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def settle(engine: Engine, request: Request) -> None:
-    """Do what the request's private slot waits for; harmless if repeated."""
-    start, request.start = request.start, None
+    """Do what the request's private slot waits for; harmless if repeated, also after a failure."""
+    start = request.start
     name, slot = request.name, request.active_slot
     if start is Start.CLEAR:
         engine.active.clear(slot, name)
@@ -28,13 +28,14 @@ def settle(engine: Engine, request: Request) -> None:
         assert request.lease is not None
         assert request.lease.state is not None
         engine.checkpoints.load(request.lease.state, engine.active, slot, name)
-        engine.cache.unlock_state(request.lease)
         faults = engine.config.faults
         if faults.drop_conv:
             recurrent, conv = engine.active.read(slot)
             engine.active.write(slot, recurrent, torch.zeros_like(conv), name)
         if faults.skip_replay and request.token_match > request.computed:
             request.stale_state = engine.active.read(slot)
+        engine.cache.unlock_state(request.lease)
+    request.start = None  # last, so that a copy that broke is made again
 
 
 def read_state(engine: Engine, request: Request) -> tuple[torch.Tensor, torch.Tensor]:

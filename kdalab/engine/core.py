@@ -218,6 +218,13 @@ class Engine:
         self.emit(ev.Finished(request.name, reason, held.active, held.pages, n, held.slots))
         self.give_back(held.released, request.name, "its last reader has left")
 
+    def refuse(self, request: Request, reason: str) -> None:
+        """End a request that waits and holds nothing."""
+        transfers.cancel(self, request)
+        self.waiting.remove(request)
+        request.phase, request.finish_reason = Phase.FINISHED, reason
+        self.emit(ev.Finished(request.name, reason, -1, (), len(request.generated)))
+
     def retract(self, request: Request, reason: str) -> None:
         """Stop a running request and put it first in the queue; it goes on from the cache."""
         checkpointing.at_end(self, request)

@@ -9,7 +9,9 @@ import torch
 from kdalab.engine import checkpointing, copies, room, speculate
 from kdalab.engine import events as ev
 from kdalab.engine.dispatch import Work
+from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Phase, Request
+from kdalab.errors import NotFiniteError
 
 if TYPE_CHECKING:
     from kdalab.engine.core import Engine
@@ -21,7 +23,10 @@ def run_batch(engine: Engine, requests: list[Request]) -> None:
     drafts = []
     for request in requests:
         drafted = speculate.propose(engine, request) if request.phase is Phase.DECODE else ()
-        _take_pages(engine, request, 1 + len(drafted))
+        try:
+            _take_pages(engine, request, 1 + len(drafted))
+        except FAILURES as error:
+            engine.finish(request, f"failed: {named(error)}")
         drafts.append(speculate.Draft(request, drafted))
     # Making room for one request may have retracted another.
     live = [d for d in drafts if d.request.phase is Phase.DECODE]
@@ -43,15 +48,16 @@ def _run_rows(engine: Engine, requests: list[Request]) -> None:
             *copies.read_states(engine, requests),
             [engine.latents.gather(r.pages, r.computed) for r in requests],
         )
-    except ValueError as error:  # nothing has been written yet
+        # The states last: until they are written the step can be repeated, and gives the same.
+        write_latents(engine, requests, out.latent)
+        copies.write_states(engine, requests, out.recurrent, out.conv)
+    except FAILURES as error:
         if len(requests) > 1:  # one of them: a row alone gives the bits that it gives in a batch
             for request in requests:
                 _run_rows(engine, [request])
         else:
-            engine.finish(requests[0], f"failed: {error}")
+            engine.finish(requests[0], f"failed: {named(error)}")
         return
-    copies.write_states(engine, requests, out.recurrent, out.conv)
-    write_latents(engine, requests, out.latent)
     chosen = choices(out.logits)
     for request, token, logits in zip(requests, chosen, out.logits, strict=True):
         advance(engine, request, token, logits)
@@ -85,7 +91,11 @@ def advance(engine: Engine, request: Request, token: int, logits: torch.Tensor) 
     if token < 0:  # before a checkpoint is taken of it
         engine.finish(request, "failed: its logits are not finite")
         return
-    checkpointing.in_decode(engine, request)
+    try:
+        checkpointing.in_decode(engine, request)
+    except NotFiniteError as error:
+        engine.finish(request, f"failed: {error}")
+        return
     if engine.config.keep_logits:
         request.logits.append(logits)
     if request.computed < request.n_known:  # resumed: this token was chosen before

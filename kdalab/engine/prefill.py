@@ -15,6 +15,7 @@ from kdalab.engine import checkpointing, copies, decode
 from kdalab.engine import events as ev
 from kdalab.engine.config import CELL
 from kdalab.engine.dispatch import Work
+from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Phase, Request
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def run_chunk(engine: Engine) -> None:
             if request.computed == request.n_tokens:
                 request.phase = Phase.DECODE
                 _first_token(engine, request)
-        except ValueError as error:  # its own numbers are no numbers: the others go on
-            engine.finish(request, f"failed: {error}")
+        except FAILURES as error:  # its own trouble: the others go on
+            engine.finish(request, f"failed: {named(error)}")
 
 
 def _next_stop(request: Request, end: int) -> int:
@@ -80,8 +81,8 @@ def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
         engine.latents.gather(request.pages, first),
         logits="all" if keep else ("last" if last == request.n_tokens else "none"),
     )
-    copies.write_state(engine, request, out.recurrent, out.conv)
     engine.latents.write(request.pages, first, out.latent, request.name)
+    copies.write_state(engine, request, out.recurrent, out.conv)
     if out.logits is not None and keep:
         request.logits.extend(out.logits)
     elif out.logits is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kdalab.engine import copies, decode
 from kdalab.engine import events as ev
 from kdalab.engine.dispatch import Work
+from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Phase, Request
 from kdalab.model.verify import VerifyOutput, rows_of, verify_tokens
 
@@ -64,15 +65,18 @@ def _run(engine: Engine, drafts: list[Draft]) -> None:
             *copies.read_states(engine, requests),
             [engine.latents.gather(r.pages, r.computed) for r in requests],
         )
-    except ValueError as error:  # nothing has been written yet: find the one, as in decode
+    except FAILURES as error:  # nothing has been written yet: find the one, as in decode
         if len(drafts) > 1:
             for draft in drafts:
                 _run(engine, [draft])
         else:
-            engine.finish(requests[0], f"failed: {error}")
+            engine.finish(requests[0], f"failed: {named(error)}")
         return
     for draft, out in zip(drafts, outs, strict=True):
-        _commit(engine, draft, out)
+        try:
+            _commit(engine, draft, out)
+        except FAILURES as error:
+            engine.finish(draft.request, f"failed: {named(error)}")
 
 
 def _commit(engine: Engine, draft: Draft, out: VerifyOutput) -> None:
@@ -85,9 +89,9 @@ def _commit(engine: Engine, draft: Draft, out: VerifyOutput) -> None:
     for t in range(accepted + 1):
         # Only what is kept is written: the last accepted state, and the one at a boundary.
         last = t == accepted or chosen[t] in request.stop_tokens
+        decode.write_latents(engine, [request], out.latent[t : t + 1])
         if last or engine.config.keeps_decoded(request.computed + 1):
             copies.write_state(engine, request, out.recurrent[t], out.conv[t])
-        decode.write_latents(engine, [request], out.latent[t : t + 1])
         decode.advance(engine, request, chosen[t], out.logits[t])
         if request.phase is not Phase.DECODE:
             return

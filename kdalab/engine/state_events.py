@@ -110,11 +110,14 @@ class Tracked(Event):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSkipped(Event):
-    """No checkpoint slot could be freed: this boundary gets none."""
+    """This boundary gets no checkpoint: no slot could be had, or taking it failed (``reason``)."""
 
     boundary: int
+    reason: str = ""
 
     def sentence(self) -> str:
+        if self.reason:
+            return f"{self.request} leaves no checkpoint at {self.boundary:,}: {self.reason}."
         return f"{self.request}: every checkpoint is in use; none is taken at {self.boundary:,}."
 
 

@@ -86,6 +86,17 @@ class LoadStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LoadSkipped(Event):
+    """A load that could not be started: the request starts from what the device has."""
+
+    boundary: int
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.request} does without the host's {self.boundary:,} tokens: {self.reason}."
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded(Event):
     """The device holds the prefix again. What it had got meanwhile went back: ``duplicate_pages``,
     and ``duplicate_state`` (None: the state was needed)."""

@@ -19,6 +19,7 @@ from kdalab.cache import Bytes, HostTier, Lookup, Transfer, Wish
 from kdalab.cache.transfers import Direction
 from kdalab.engine import room
 from kdalab.engine import transfer_events as ev
+from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Request
 from kdalab.memory.host import Level, copy_between
 
@@ -32,8 +33,8 @@ def land(engine: Engine) -> None:
     for flight in list(tier.flights.values()) if tier is not None else ():
         try:
             _copy(engine, flight.job)
-        except (OSError, RuntimeError) as error:  # the mover's trouble, not the engine's
-            fail(engine, flight.job, str(error))
+        except (OSError, *FAILURES) as error:  # the mover's trouble, not the engine's
+            fail(engine, flight.job, named(error))
         else:
             _acknowledge(engine, flight.job)
 
@@ -62,10 +63,20 @@ def load_first(engine: Engine, request: Request, lookup: Lookup, pages: int) -> 
     # The state that is loaded will be locked when the request starts: it must fit beside it.
     if not room.fits(engine, pages, room.states_to_admit(engine) + int(wish.state)):
         return False
-    wish = _make_room(engine, tier, request, lookup, wish)
-    if wish is None:
+    boundary = wish.boundary
+    try:
+        wish = _make_room(engine, tier, request, lookup, wish)
+        if wish is None:
+            return False
+        targets = engine.device.reserve(wish.pages, wish.state)
+        try:
+            job = tier.start_load(lookup, *targets)
+        except BaseException:
+            engine.device.discard(*targets)
+            raise
+    except FAILURES as error:
+        engine.emit(ev.LoadSkipped(request.name, boundary, named(error)))
         return False
-    job = tier.start_load(lookup, *engine.device.reserve(wish.pages, wish.state))
     request.load = job.id
     size = _size(engine, job)
     engine.emit(ev.LoadStarted(request.name, job.id, job.node, job.boundary, *_targets(job), size))
@@ -113,16 +124,27 @@ def _start_backup(engine: Engine, tier: HostTier, wish: Wish) -> None:
         _skip(engine, tier, wish, f"its {whole:,} pages exceed {engine.config.host.n_pages:,}")
         return
     tier.use(engine.cache.nodes[wish.node])  # what the copy would hang below is not to go for it
-    short = wish.pages - engine.host.latents.slots.n_free
-    full = wish.state and not engine.host.checkpoints.slots.n_free
-    if short > 0 or full:
-        cache = engine.cache
-        need = Bytes(kv=max(0, short) * cache.page_bytes, state=int(full) * cache.checkpoint_bytes)
-        engine.give_back(tier.evict(need), "", f"a copy of node {wish.node} on the host")
-    if wish not in tier.due() or not engine.host.has_room(wish.pages, wish.state):
-        _skip(engine, tier, wish, "what the host holds is in use")
+    try:
+        short = wish.pages - engine.host.latents.slots.n_free
+        full = wish.state and not engine.host.checkpoints.slots.n_free
+        if short > 0 or full:
+            cache = engine.cache
+            need = Bytes(
+                kv=max(0, short) * cache.page_bytes, state=int(full) * cache.checkpoint_bytes
+            )
+            engine.give_back(tier.evict(need), "", f"a copy of node {wish.node} on the host")
+        if wish not in tier.due() or not engine.host.has_room(wish.pages, wish.state):
+            _skip(engine, tier, wish, "what the host holds is in use")
+            return
+        targets = engine.host.reserve(wish.pages, wish.state)
+        try:
+            job = tier.start_backup(wish.node, *targets)
+        except BaseException:
+            engine.host.discard(*targets)
+            raise
+    except FAILURES as error:
+        _skip(engine, tier, wish, named(error))
         return
-    job = tier.start_backup(wish.node, *engine.host.reserve(wish.pages, wish.state))
     size = _size(engine, job)
     engine.emit(ev.BackupStarted("", job.id, job.node, job.boundary, *_targets(job), size))
 

@@ -201,7 +201,7 @@ def apply(view: View, event: ev.Event) -> None:
 
 
 def _end(view: View, event: ev.Finished | ev.Retracted, **changes: object) -> None:
-    for slot in (event.active_slot, *event.freed_slots):
+    for slot in (event.active_slot, *event.freed_slots) if event.active_slot >= 0 else ():
         view.active[slot] = None
     for page in event.freed_pages:
         view.pages[page] = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kdalab.errors import InvariantError, KdalabError
+from kdalab.errors import InvariantError, KdalabError, NotFiniteError
 from kdalab.memory.active import ActivePool, StateBuffers, StateStorage
 from kdalab.memory.slots import CACHE, SlotAllocator
 from kdalab.spec.checkpoint import Checkpoint
@@ -37,6 +37,11 @@ class Boundaries:
         self._boundary[slot] = boundary
         return Checkpoint(slot, boundary)
 
+    def unseal(self, checkpoint: Checkpoint, owner: str) -> None:
+        """Undo ``seal``: the slot is ``owner``'s again, as it stands."""
+        self.slots.transfer([checkpoint.slot], CACHE, owner)
+        self._boundary[checkpoint.slot] = None
+
     def require(self, checkpoint: Checkpoint) -> None:
         """Raise ``InvariantError`` unless the slot holds a state of just that boundary."""
         held = self.boundary(checkpoint.slot)
@@ -62,7 +67,7 @@ def require_finite(active: ActivePool, slot: int, owner: str) -> None:
     if active.slots.owner(slot) != owner:
         raise KdalabError(f"active slot {slot} does not belong to {owner}")
     if not active.is_finite(slot):
-        raise KdalabError(f"active slot {slot} of {owner} holds no finite state to freeze")
+        raise NotFiniteError(f"active slot {slot} of {owner} holds no finite state to freeze")
 
 
 class CheckpointPool(Boundaries, StateBuffers):
@@ -102,14 +107,19 @@ class CheckpointPool(Boundaries, StateBuffers):
 
         Raises:
             OutOfSlotsError: no slot is free.
-            KdalabError: ``owner`` does not own the active slot, or it holds no finite state.
+            KdalabError: ``owner`` does not own the active slot.
+            NotFiniteError: it holds no finite state. Whatever is raised, nothing was taken.
         """
         require_finite(active, slot, owner)
         (target,) = self.slots.allocate(CACHE)
-        # Places are asked for after the allocation, which may move slots of a unified buffer.
-        there, here = self.slots.place(target), active.slots.place(slot)
-        self.recurrent[there] = active.recurrent[here]
-        self.conv[there] = active.conv[here]
+        try:
+            # Places are asked for after the allocation, which may move slots of a unified buffer.
+            there, here = self.slots.place(target), active.slots.place(slot)
+            self.recurrent[there] = active.recurrent[here]
+            self.conv[there] = active.conv[here]
+        except BaseException:
+            self.free([target])
+            raise
         self._boundary[target] = boundary
         return Checkpoint(target, boundary)
 

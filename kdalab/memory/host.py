@@ -51,7 +51,7 @@ class Level(NamedTuple):
         slots = self.checkpoints.slots.allocate(IN_FLIGHT, int(state))
         try:
             taken = self.latents.slots.allocate(IN_FLIGHT, pages)
-        except KdalabError:
+        except BaseException:
             self.checkpoints.free(slots, IN_FLIGHT)
             raise
         return taken, slots[0] if slots else None

@@ -136,17 +136,23 @@ class Int8CheckpointPool(Boundaries):
 
         Raises:
             OutOfSlotsError: no slot is free.
-            KdalabError: ``owner`` does not own the active slot, or it holds no finite state.
+            KdalabError: ``owner`` does not own the active slot.
+            NotFiniteError: it holds no finite state. Whatever is raised, nothing was taken.
         """
         require_finite(active, slot, owner)
         here = active.slots.place(slot)
         state = active.recurrent[here]
         q, scale = quantise(state, self.scale.dtype)
+        error = float((dequantise(q, scale, state.dtype) - state).abs().max())
         (target,) = self.slots.allocate(CACHE)
-        self.q[target], self.scale[target] = q, scale
-        self.conv[target] = active.conv[here]
-        self._boundary[target] = boundary
-        self.last_error = float((dequantise(q, scale, state.dtype) - state).abs().max())
+        try:
+            row = self.slots.place(target)
+            self.q[row], self.scale[row] = q, scale
+            self.conv[row] = active.conv[here]
+        except BaseException:
+            self.free([target])
+            raise
+        self._boundary[target], self.last_error = boundary, error
         return Checkpoint(target, boundary)
 
     def adopt(self, slot: int, boundary: int, owner: str) -> Checkpoint:
