@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,15 +26,15 @@ def pages_needed(engine: Engine, n_tokens: int, max_new_tokens: int) -> int:
     return -(-total // engine.config.page_tokens)
 
 
-def as_ids(tokens: Sequence[int]) -> tuple[int, ...]:
+def as_ids(tokens: Iterable[int], what: str = "tokens") -> tuple[int, ...]:
     """Token ids as plain integers; text, fractions and other things are refused."""
     if isinstance(tokens, str | bytes | Mapping):
-        raise KdalabError(f"tokens must be a list of ids, not {type(tokens).__name__}")
+        raise KdalabError(f"{what} must be a list of ids, not {type(tokens).__name__}")
     try:
         return tuple(operator.index(t) for t in tokens)
     except TypeError:
         raise KdalabError(
-            "tokens must be a list of whole numbers: the ids of a tokenizer"
+            f"{what} must be a list of whole numbers: the ids of a tokenizer"
         ) from None
 
 

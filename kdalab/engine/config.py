@@ -14,6 +14,7 @@ from kdalab.cache.placement import (
     grid_of,
 )
 from kdalab.cache.retention import RETENTION_FORMS
+from kdalab.engine.dispatch import Work, choose
 from kdalab.engine.drafters import Drafter, PromptLookup
 from kdalab.engine.faults import Faults
 from kdalab.engine.strategy import Strategy, held_slots, parse_strategy, slots_per_request
@@ -25,7 +26,20 @@ CELL = 64
 CHECKPOINT_DTYPES = ("native", "int8")
 MEMORIES = ("split", "unified")
 
+MOST = 2**31 - 1
+"""Largest count of anything: what a slot number and a token id may be as well."""
+
 _AT_LEAST_ONE = ("page_tokens", "n_pages", "n_active", "n_checkpoints", "chunk_tokens")
+_SWITCHES = (
+    "reuse",
+    "poison",
+    "keep_logits",
+    "check_every_step",
+    "overlap",
+    "reserve_output",
+    "lazy_compaction",
+)
+_IN_BYTES = ("memory_bytes", "checkpoint_limit")
 _OPTIONAL = ("max_running", "memory_bytes", "checkpoint_limit", "decode_interval")
 
 
@@ -44,7 +58,7 @@ class HostConfig:
 
     def __post_init__(self) -> None:
         for name in ("n_pages", "n_checkpoints", "write_through"):
-            _whole(f"host.{name}", getattr(self, name))
+            _whole(f"host.{name}", getattr(self, name), MOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +123,40 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
-            _whole(name, getattr(self, name))
+            _whole(name, getattr(self, name), MOST)
         for name in _OPTIONAL:
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name))
-        if type(self.draft_tokens) is not int or self.draft_tokens < 0:
-            raise KdalabError(f"draft_tokens = {self.draft_tokens!r}; it must be 0 or more")
-        _whole("compact_moves", self.compact_moves)
+                _whole(name, getattr(self, name), 2**62 if name in _IN_BYTES else MOST)
+        if type(self.draft_tokens) is not int or not 0 <= self.draft_tokens <= MOST:
+            raise KdalabError(
+                f"draft_tokens = {_shown(self.draft_tokens)}; it must be a whole number, 0 or more"
+            )
+        _whole("compact_moves", self.compact_moves, MOST)
+        for name in _SWITCHES:
+            if type(getattr(self, name)) is not bool:
+                raise KdalabError(
+                    f"{name} = {_shown(getattr(self, name))}; it must be True or False"
+                )
+        if not isinstance(self.faults, Faults):
+            raise KdalabError(
+                f"faults = {_shown(self.faults)}; use Faults(...) or Faults.named([...])"
+            )
         if self.chunk_tokens < CELL:
             raise KdalabError(
                 f"chunk_tokens = {self.chunk_tokens}; a step must hold one cell of {CELL} tokens"
             )
-        if not hasattr(self.placement, "boundaries"):
-            raise KdalabError(f"placement = {self.placement!r}; use parse_placement({FORMS!r})")
+        if not callable(getattr(self.placement, "boundaries", None)):
+            raise KdalabError(
+                f"placement = {_shown(self.placement)}; use parse_placement({FORMS!r})"
+            )
         for part in _parts(self.placement):
             if isinstance(part, Every):
                 check_on_grid(part.interval, self.grid)
         _ = self.kept
         if self.host is not None and not isinstance(self.host, HostConfig):
-            raise KdalabError(f"host = {self.host!r}; use HostConfig(...), or None for no host")
+            raise KdalabError(
+                f"host = {_shown(self.host)}; use HostConfig(...), or None for no host"
+            )
         if self.decode_interval is not None and self.decode_interval % self.grid:
             raise KdalabError(
                 f"decode_interval: interval {self.decode_interval:,} is not a multiple of "
@@ -135,8 +164,20 @@ class EngineConfig:
             )
         _one_of("checkpoint_dtype", self.checkpoint_dtype, CHECKPOINT_DTYPES)
         _one_of("memory", self.memory, MEMORIES)
-        if not hasattr(self.drafter, "propose"):
-            raise KdalabError(f"drafter = {self.drafter!r}; it needs propose(tokens, n)")
+        if not callable(getattr(self.drafter, "propose", None)):
+            raise KdalabError(f"drafter = {_shown(self.drafter)}; it needs propose(tokens, n)")
+        for work in Work:
+            choose(work, self.backend if isinstance(self.backend, str) else _shown(self.backend))
+        if self.memory_bytes is not None and self.memory != "unified":
+            raise KdalabError(
+                f"memory_bytes = {self.memory_bytes:,} sizes unified memory; with memory = "
+                f"{self.memory!r} use n_pages, n_active and n_checkpoints"
+            )
+        if self.checkpoint_limit is not None and not self.int8:
+            raise KdalabError(
+                f"checkpoint_limit = {self.checkpoint_limit:,} bounds an INT8 pool; with "
+                f"checkpoint_dtype = {self.checkpoint_dtype!r} use n_checkpoints"
+            )
         if self.memory == "unified" and self.int8:
             raise KdalabError(
                 "memory = 'unified' holds states in the active dtype; an INT8 pool stands beside "
@@ -171,7 +212,7 @@ class EngineConfig:
         if isinstance(self.retention, str):
             return parse_retention(self.retention)
         raise KdalabError(
-            f"retention = {self.retention!r}; use a Retention or one of: {RETENTION_FORMS}"
+            f"retention = {_shown(self.retention)}; use a Retention or one of: {RETENTION_FORMS}"
         )
 
     def keeps_decoded(self, n: int) -> bool:
@@ -206,14 +247,25 @@ class EngineConfig:
         return self.max_running if self.max_running is not None else self.n_active
 
 
-def _whole(name: str, value: object) -> None:
-    if type(value) is not int or value <= 0:
-        raise KdalabError(f"{name} = {value!r}; it must be a whole number of at least 1")
+def _whole(name: str, value: object, most: int) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        limit = "" if type(value) is not int or value < 1 else f", and at most {most:,}"
+        raise KdalabError(
+            f"{name} = {_shown(value)}; it must be a whole number of at least 1{limit}"
+        )
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise KdalabError(f"{name} = {value!r}; use one of {', '.join(allowed)}")
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in allowed:
+        raise KdalabError(f"{name} = {_shown(value)}; use one of {', '.join(allowed)}")
+
+
+def _shown(value: object) -> str:
+    """A wrong value, short enough for a message."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return f"a number of {value.bit_length():,} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _parts(placement: Placement) -> list[Placement]:

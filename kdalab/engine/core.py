@@ -20,10 +20,10 @@ from kdalab.engine.strategy import slots_per_request
 from kdalab.engine.view import View
 from kdalab.errors import KdalabError
 from kdalab.memory.host import Level, host_level
+from kdalab.spec import StateIdentity
 
 if TYPE_CHECKING:
     from kdalab.model import HybridModel
-    from kdalab.spec import StateIdentity
 
 NOTHING = Evicted(0, 0, (), (), ())
 
@@ -56,9 +56,14 @@ class Engine:
         config: EngineConfig | None = None,
         identity: StateIdentity | None = None,
     ) -> None:
+        config = EngineConfig() if config is None else config
+        if not isinstance(config, EngineConfig):
+            raise KdalabError(f"config = {config!r}; give an EngineConfig, or None")
+        if identity is not None and not isinstance(identity, StateIdentity):
+            raise KdalabError(f"identity = {identity!r}; give a StateIdentity, or None")
         self.model = model
         self.identity = identity
-        self.config = config = config or EngineConfig()
+        self.config = config
         pools = build_pools(model, config)
         self.buffer, self.active, self.checkpoints, self.latents = pools
         self.cache = RadixStateCache(
@@ -105,18 +110,21 @@ class Engine:
                 prompt that does not fit the pools even when they are empty. Nothing was taken.
         """
         if identity is not None:
+            if not isinstance(identity, StateIdentity):
+                raise KdalabError(f"identity = {identity!r}; give a StateIdentity, or None")
             if self.identity is None:
                 raise KdalabError("this engine's cache has no identity; give one to Engine(...)")
             self.identity.require_equal(identity)
         ids = admission.as_ids(tokens)
         name = name if name is not None else self._next_name()
         admission.check_request(self, ids, max_new_tokens, name)
+        stops = frozenset(admission.as_ids(stop_tokens, "stop_tokens"))
         request = Request(
             name,
             ids,
             max_new_tokens,
             PrefixKey.from_tokens(ids, self.config.page_tokens),
-            frozenset(stop_tokens),
+            stops,
         )
         self.requests[name] = request
         self.waiting.append(request)
@@ -152,10 +160,13 @@ class Engine:
         raise KdalabError(f"not idle after {max_steps:,} steps")
 
     def abort(self, name: str) -> None:
-        """End a request wherever it is; what it held goes back, what it shared stays."""
-        request = self.requests.get(name)
-        if request is None:
-            raise KdalabError(f"no request {name!r}; known: {', '.join(self.requests) or 'none'}")
+        """End a request wherever it is; what it held goes back, what it shared stays. One that has
+        ended already is left as it is.
+
+        Raises:
+            KdalabError: no request of that name.
+        """
+        request = self._named(name)
         if request.phase is Phase.WAITING:
             transfers.cancel(self, request)
             self.waiting.remove(request)
@@ -226,7 +237,12 @@ class Engine:
         self.emit(ev.Finished(request.name, reason, -1, (), len(request.generated)))
 
     def retract(self, request: Request, reason: str) -> None:
-        """Stop a running request and put it first in the queue; it goes on from the cache."""
+        """Stop a running request and put it first in the queue; it goes on from the cache.
+
+        Raises:
+            KdalabError: it does not run, or is not of this engine.
+        """
+        self._require_running(request)
         checkpointing.at_end(self, request)
         held = self._release(request)
         request.phase, request.lookup, request.computed = Phase.WAITING, None, 0
@@ -254,11 +270,22 @@ class Engine:
         return _Held(slots[0], slots[1:], own, released)
 
     def settle(self, name: str) -> None:
-        """Make a request's deferred copy now; otherwise its first forward does."""
-        copies.settle(self, self.requests[name])
+        """Make a request's deferred copy now; otherwise its first forward does.
+
+        Raises:
+            KdalabError: no running request of that name.
+        """
+        request = self._named(name)
+        self._require_running(request)
+        copies.settle(self, request)
 
     def state_of(self, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
-        """(recurrent, conv) of a running request after ``request.computed`` tokens, as copies."""
+        """(recurrent, conv) of a running request after ``request.computed`` tokens, as copies.
+
+        Raises:
+            KdalabError: it does not run.
+        """
+        self._require_running(request)
         return copies.read_state(self, request)
 
     @property
@@ -281,6 +308,22 @@ class Engine:
     def view(self) -> View:
         """The same view as ``fold(engine.events, engine.empty_view())``, from the live objects."""
         return live_view(self)
+
+    def _named(self, name: str) -> Request:
+        request = self.requests.get(name) if isinstance(name, str) else None
+        if request is None:
+            known = list(self.requests)
+            shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+            raise KdalabError(f"no request {name!r}; known: {shown or 'none'}")
+        return request
+
+    def _require_running(self, request: Request) -> None:
+        if not isinstance(request, Request):
+            raise KdalabError(f"{request!r} is not a request; submit() returns one")
+        if self.requests.get(request.name) is not request:
+            raise KdalabError(f"request {request.name!r} is not of this engine")
+        if not request.is_running:
+            raise KdalabError(f"request {request.name!r} is {request.phase}, not running")
 
     def _next_name(self) -> str:
         number = len(self.requests)

@@ -26,10 +26,17 @@ class Faults:
     drop_conv: bool = False
     quantise_in_recurrence: bool = False
 
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            if type(getattr(self, f.name)) is not bool:
+                raise KdalabError(f"fault {f.name} = {getattr(self, f.name)!r}; use True or False")
+
     @classmethod
     def named(cls, names: list[str]) -> Faults:
         """``["skip_replay"]`` -> those switched on; an unknown name lists the known ones."""
         known = [f.name for f in fields(cls)]
+        if isinstance(names, str) or not all(isinstance(n, str) for n in names):
+            raise KdalabError(f"faults are a list of names; known: {', '.join(known)}")
         unknown = [n for n in names if n not in known]
         if unknown:
             raise KdalabError(f"unknown fault {unknown[0]!r}; known: {', '.join(known)}")

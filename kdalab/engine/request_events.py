@@ -138,6 +138,16 @@ class Verified(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DraftsDropped(Event):
+    """The drafter failed, or some of what it proposed cannot be used; the request goes on."""
+
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.request} does without some drafts: {self.reason}."
+
+
+@dataclass(frozen=True, slots=True)
 class PagesTaken(Event):
     """The request took latent pages for tokens that it is about to generate."""
 

@@ -8,6 +8,8 @@ written, nor their latents.
 
 from __future__ import annotations
 
+import operator
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kdalab.engine import copies, decode
@@ -34,10 +36,26 @@ def propose(engine: Engine, request: Request) -> tuple[int, ...]:
     n = min(engine.config.draft_tokens, left, rows_of(engine.model) - 1)
     if n <= 0 or request.computed != request.n_known - 1:
         return ()
-    drafted = tuple(engine.config.drafter.propose(request.known, n))[:n]
+    drafted, reason = _asked(engine, request.known, n)
+    if reason:
+        engine.emit(ev.DraftsDropped(request.name, reason))
+    return drafted
+
+
+def _asked(engine: Engine, known: tuple[int, ...], n: int) -> tuple[tuple[int, ...], str]:
+    """(drafts to be verified, what is wrong with the others). A drafter is somebody else's code:
+    whatever it does, the request goes on."""
     vocab = engine.model.vocab_size
-    wrong = next((i for i, t in enumerate(drafted) if not 0 <= t < vocab), len(drafted))
-    return drafted[:wrong]
+    try:
+        proposed = list(islice(engine.config.drafter.propose(known, n), n + 1))
+        drafted = tuple(operator.index(t) for t in proposed)
+    except Exception as error:
+        return (), f"the drafter failed: {type(error).__name__}: {named(error)}"
+    wrong = next((i for i, t in enumerate(drafted) if not 0 <= t < vocab), None)
+    if wrong is not None:
+        what = f"token id {drafted[wrong]} is outside the vocabulary 0..{vocab - 1}"
+        return drafted[: min(wrong, n)], what
+    return drafted[:n], f"more than the {n} that were asked for" if len(drafted) > n else ""
 
 
 def run_drafts(engine: Engine, drafts: list[Draft]) -> None:

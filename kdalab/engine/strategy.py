@@ -31,7 +31,7 @@ class Strategy(StrEnum):
 def parse_strategy(name: str) -> Strategy:
     """A strategy by name; KdalabError lists the known ones."""
     try:
-        return Strategy(name)
+        return Strategy(str(name))
     except ValueError:
         known = ", ".join(s.value for s in Strategy)
         raise KdalabError(f"strategy = {name!r}; use one of {known}") from None

@@ -19,17 +19,15 @@ from kdalab.engine.drafters import Scripted
 
 MODEL = tinier_model()
 TEXT = [(5 * i + i * i) % 61 for i in range(140)]
-PROMPTS = (TEXT[:70], TEXT[:130], TEXT[:62])
+PROMPTS = (TEXT[:79], TEXT[:130], TEXT[:62])
 NEW = 3
 RIGHT = tuple(MODEL.greedy(p, NEW) for p in PROMPTS)
 LATER = TEXT[:68]
 
 CONFIGS: dict[str, dict[str, Any]] = {
-    "copy": {},
-    "copy, decode interval": {"decode_interval": 64, "reserve_output": False},
+    "copy": {"decode_interval": 64, "reserve_output": False},
     "donate": {"strategy": "extra_buffer", "decode_interval": 64},
     "lazy": {"strategy": "extra_buffer_lazy", "decode_interval": 64},
-    "int8": {"checkpoint_dtype": "int8", "decode_interval": 64},
     "int8, lazy": {
         "checkpoint_dtype": "int8",
         "strategy": "extra_buffer_lazy",
@@ -55,7 +53,7 @@ CHECKPOINT_CALLS = ("store", "adopt", "load")
 CACHE_CALLS = ("lookup", "acquire", "commit", "evict")
 
 
-class Injected(RuntimeError):
+class InjectedError(RuntimeError):
     """As torch's own out-of-memory error is a ``RuntimeError``."""
 
 
@@ -83,7 +81,7 @@ class Breaker:
                 self.seen.add(name.partition(".")[2])
                 if self.calls == self.at or (self.for_good and self.calls > self.at):
                     self.broken = self.broken or name
-                    raise Injected(f"injected into {name}")
+                    raise InjectedError(f"injected into {name}")
             outer, self.storing = self.storing, self.storing or name.endswith("store")
             try:
                 return call(*args, **kwargs)
@@ -176,6 +174,21 @@ def test_a_failure_at_any_point_costs_at_most_its_own_request(features: dict[str
         breaker = Breaker(at)
         serves(one_run(features, breaker))
         assert breaker.broken
+
+
+def test_a_request_that_cannot_be_admitted_ends_and_takes_nothing_from_who_runs() -> None:
+    e = Engine(MODEL, EngineConfig(n_active=1, max_running=2, check_every_step=True))
+    runs = e.submit(PROMPTS[0], NEW)
+    e.step()
+    refused = e.submit(PROMPTS[2], NEW)
+    breaker = Breaker(1)
+    with breaking(e, breaker):
+        e.step()
+    assert refused.finish_reason.startswith("failed: injected into RadixStateCache.lookup")
+    assert fold(e.events, e.empty_view()) == e.view()
+    e.run(50)
+    assert runs.generated == RIGHT[0]
+    assert_nothing_leaks(e)
 
 
 @pytest.mark.parametrize("features", CONFIGS.values(), ids=CONFIGS)
