@@ -8,6 +8,7 @@ W conv width, D conv channels. Pools are V-first and may be views of a pool with
 import torch
 
 from kdalab_kernels import checks, slot_checks
+from kdalab_kernels.aliasing import apart
 from kdalab_kernels.call import KdaCall
 from kdalab_kernels.dispatch import implementation
 from kdalab_kernels.ops import checked_call
@@ -41,7 +42,8 @@ def fused_recurrent_kda_inplace(
         v: ``[N, T, HV, V]``.
         g: ``[N, T, HV, K]``; beta: ``[N, T, HV]``.
         states: pool ``[slots, HV, V, K]``, V-first, any floating dtype. The arithmetic is float32
-            (float64 for float64 inputs); a narrower pool is rounded once a call.
+            (float64 for float64 inputs); a narrower pool is rounded once a call. No other
+            argument may share memory with it.
         slots: ``[N]`` integers: the slot of each row, each at most once, or -1 for padding.
         A_log .. lower_bound: as in :func:`kdalab_kernels.fused_recurrent_kda`.
         check_slots: False skips the check of the numbers, which on an accelerator makes the host
@@ -63,6 +65,8 @@ def fused_recurrent_kda_inplace(
         check_slots,
         distinct=True,
     )
+    tokens = (("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta))
+    apart((("states", states),), (*tokens, ("A_log", A_log), ("dt_bias", dt_bias)))
     run = implementation("fused_recurrent_kda_inplace", backend, q.device, q.dtype)
     o: torch.Tensor = run(call, states, index)
     return o
@@ -126,7 +130,8 @@ def commit_verified_inplace(
 
     Args:
         states: pool ``[slots, HV, V, K]``; with ``[slots, L, HV, V, K]`` all layers move at once.
-        conv_states: pool ``[slots, W - 1, D]`` (``[slots, L, W - 1, D]``).
+        conv_states: pool ``[slots, W - 1, D]`` (``[slots, L, W - 1, D]``). Neither pool may share
+            memory with another argument.
         slots: ``[N]``, each at most once, or -1.
         intermediate: ``[N, T, ..]`` of states' dtype, from :func:`fused_recurrent_kda_verify`.
         conv_windows: ``[N, T, ..]`` of conv_states' dtype, from :func:`causal_conv1d_verify`.
@@ -136,6 +141,10 @@ def commit_verified_inplace(
     Raises:
         ValueError: naming the argument; nothing has been written then.
     """
+    checks.flag("check_slots", check_slots)
+    for name, x in (("states", states), ("conv_states", conv_states)):
+        if checks.floating(name, x).ndim < 3:
+            raise ValueError(f"{name}: expected shape [slots, ..], given {list(x.shape)}")
     N, T = (
         intermediate.shape[:2] if checks.floating("intermediate", intermediate).ndim > 1 else (0, 0)
     )
@@ -160,6 +169,10 @@ def commit_verified_inplace(
     count = slot_checks.integers("accepted", accepted, "[N]", (N,)).to(states.device)
     if check_slots and N and not bool(((count >= 0) & (count <= T)).all()):
         raise ValueError(f"accepted: expected numbers from 0 to T={T}, given {count.tolist()}")
+    apart(
+        (("states", states), ("conv_states", conv_states)),
+        (("intermediate", intermediate), ("conv_windows", conv_windows)),
+    )
     run = implementation("commit_verified_inplace", backend, states.device, states.dtype)
     run(states, conv_states, index, intermediate, conv_windows, count.contiguous())
 
@@ -179,7 +192,8 @@ def causal_conv1d_update_inplace(
 
     Args:
         x: ``[N, D]`` for one token a row, or ``[N, T, D]``.
-        states: pool ``[slots, W - 1, D]`` of raw inputs, oldest first.
+        states: pool ``[slots, W - 1, D]`` of raw inputs, oldest first; it shares no memory with
+            another argument.
         weight, bias, activation: as in :func:`kdalab_kernels.causal_conv1d`.
         slots, check_slots: as in :func:`fused_recurrent_kda_inplace`.
 
@@ -187,6 +201,7 @@ def causal_conv1d_update_inplace(
         y in x's shape and dtype; 0 in rows of slot -1.
     """
     x3, index = _checked_conv(x, states, weight, bias, activation, slots, check_slots, True)
+    apart((("states", states),), (("x", x), ("weight", weight), ("bias", bias)))
     run = implementation("causal_conv1d_update_inplace", backend, x.device, x.dtype)
     y: torch.Tensor = run(x3, states, weight, bias, activation, index)
     return y[:, 0] if x.ndim == 2 else y
@@ -224,6 +239,7 @@ def _checked_decode(
     distinct: bool,
 ) -> tuple[KdaCall, torch.Tensor]:
     q, k, v, g, beta = tokens
+    checks.flag("check_slots", check_slots)
     checks.qkvgb(q, k, v, g, beta)
     (N, _, HV, V), K = v.shape, k.shape[3]
     slot_checks.pool("states", states, "[slots, HV, V, K]", (None, HV, V, K))
@@ -266,6 +282,7 @@ def _checked_conv(
     check_slots: bool,
     distinct: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    checks.flag("check_slots", check_slots)
     x3 = x[:, None] if checks.floating("x", x).ndim == 2 else x
     checks.conv_inputs(x3, weight, bias, activation, None)
     D, W = weight.shape

@@ -70,7 +70,7 @@ def backends_of(op: str) -> tuple[str, ...]:
 
     Whether this machine can run the ``triton`` one is another question: asking for it tells.
     """
-    if op not in MODULES:
+    if not isinstance(op, str) or op not in MODULES:
         raise ValueError(f"unknown op {op!r}; there are {', '.join(sorted(MODULES))}")
     return tuple(b for b in PACKAGES if _defines(op, b))
 
@@ -125,7 +125,7 @@ def backend_for(
     if backend == "auto":
         on_gpu = device is not None and device.type == "cuda" and dtype != torch.float64
         backend = "triton" if on_gpu and _defines(op, "triton") and has_triton() else "torch"
-    if backend not in PACKAGES:
+    if not isinstance(backend, str) or backend not in PACKAGES:
         raise ValueError(f"backend={backend!r} is unknown; use auto, {', '.join(PACKAGES)}")
     if not _defines(op, backend):
         raise ValueError(

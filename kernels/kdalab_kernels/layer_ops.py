@@ -29,13 +29,8 @@ def fused_kda_gate(
     Returns:
         ``[..., HV, K]``, every value at most 0.
     """
-    checks.floating("g", g)
-    if output_dtype not in (None, *checks.FLOATS):
-        raise ValueError(f"output_dtype: expected a floating dtype, given {output_dtype}")
+    checks.gate_inputs(g, A_log, dt_bias, lower_bound, output_dtype)
     run = implementation("fused_kda_gate", backend, g.device, g.dtype)
-    if g.ndim < 2:
-        raise ValueError(f"g: expected shape [..., HV, K], given {list(g.shape)}")
-    checks.gate_parameters(g.shape[-2], g.shape[-1], A_log, dt_bias, lower_bound)
     out: torch.Tensor = run(g, A_log, dt_bias, lower_bound, output_dtype)
     return out
 
@@ -67,8 +62,7 @@ def kda_gate_chunk_cumsum(
     checks.floating("g", g)
     if g.ndim != 4:
         raise ValueError(f"g: expected shape [B, T, HV, K], given {list(g.shape)}")
-    if chunk_size not in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-        raise ValueError(f"chunk_size: expected a power of 2 from 1 to 256, given {chunk_size}")
+    checks.one_of("chunk_size", chunk_size, (1, 2, 4, 8, 16, 32, 64, 128, 256))
     if A_log is not None or lower_bound is not None:
         checks.gate_parameters(g.shape[-2], g.shape[-1], A_log, dt_bias, lower_bound)
     elif dt_bias is not None:
@@ -83,8 +77,13 @@ def kda_gate_chunk_cumsum(
 
 
 def l2norm(x: torch.Tensor, eps: float = L2NORM_EPS, *, backend: str = "auto") -> torch.Tensor:
-    """``x / sqrt(sum(x^2) + eps)`` over the last axis, in x's dtype (computed in float32 or 64)."""
+    """``x / sqrt(sum(x^2) + eps)`` over the last axis, in x's dtype (computed in float32 or 64).
+
+    Raises:
+        ValueError: x is no floating tensor, or eps no finite number of at least 0.
+    """
     checks.floating("x", x)
+    checks.number("eps", eps, 0.0)
     run = implementation("l2norm", backend, x.device, x.dtype)
     if x.ndim < 1:
         raise ValueError("x: expected at least one axis, given a scalar")
@@ -129,7 +128,8 @@ def causal_conv1d(
     if x.ndim == 3:
         offsets = checks.sequence_offsets(cu_seqlens, x.shape[0], x.shape[1])
     N = x.shape[0] if offsets is None else len(offsets) - 1
-    checks.conv_inputs(x, weight, bias, activation, initial_state, N)
+    checks.flag("output_final_state", output_final_state)
+    checks.conv_inputs(x, weight, bias, activation, initial_state, N, "initial_state")
     if initial_state is None:
         initial_state = x.new_zeros(N, weight.shape[1] - 1, x.shape[2])
     y, state = run(x, weight, bias, activation, initial_state, offsets)

@@ -50,10 +50,10 @@ def mla_decode_paged(
         ValueError: naming the argument.
     """
     _checked_pages(q, pages, value_dim, "[N, H, C]")
-    if num_splits is not None and not (
-        isinstance(num_splits, int) and 1 <= num_splits <= MAX_SPLITS
-    ):
-        raise ValueError(f"num_splits: expected 1 to {MAX_SPLITS}, given {num_splits}")
+    if num_splits is not None:
+        checks.integer("num_splits", num_splits, 1, MAX_SPLITS)
+    checks.number("scale", scale)
+    checks.flag("check_tables", check_tables)
     N = q.shape[0]
     table, n = _checked_tables(pages, block_table, "lengths", lengths, N, check_tables)
     run = implementation("mla_decode_paged", backend, q.device, q.dtype)
@@ -86,6 +86,8 @@ def mla_prefill_paged(
         o ``[T, H, R]`` in q's dtype.
     """
     _checked_pages(q, pages, value_dim, "[T, H, C]")
+    checks.number("scale", scale)
+    checks.flag("check_tables", check_tables)
     offsets = checks.sequence_offsets(cu_seqlens, 1, q.shape[0])
     if offsets is None:
         raise ValueError("cu_seqlens: expected int32 or int64 of shape [N + 1], given None")
@@ -114,8 +116,7 @@ def _checked_pages(q: torch.Tensor, pages: torch.Tensor, value_dim: int, axes: s
     if pages.dtype != q.dtype:
         raise ValueError(f"pages: expected the dtype of q, {q.dtype}, given {pages.dtype}")
     checks.same_place(("q", q), ("pages", pages))
-    if not 1 <= value_dim <= C:
-        raise ValueError(f"value_dim: expected 1 to C={C}, given {value_dim}")
+    checks.integer("value_dim", value_dim, 1, C)
 
 
 def _checked_tables(

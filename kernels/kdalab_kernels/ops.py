@@ -14,6 +14,7 @@ from kdalab_kernels.call import KdaCall, KdaResult
 from kdalab_kernels.dispatch import implementation
 
 CHUNK_SIZES = (16, 32, 64)
+SAFE_BOUND = -5.0  # the lowest gate for which FLA has a faster kernel
 
 
 def chunk_kda(
@@ -58,7 +59,9 @@ def chunk_kda(
         allow_neg_eigval: eigenvalues down to -1. ``beta = 2 * sigmoid(beta)`` with
             use_beta_sigmoid_in_kernel; without (FLA refuses that), beta is ready and may reach 2.
         safe_gate: FLA's promise that gates stay in [lower_bound, 0), which selects a faster kernel
-            there. Here it is checked and changes nothing: the arithmetic is safe for any gate.
+            there. Here it is checked and changes nothing: the arithmetic is safe for any gate. The
+            bound is -5 when g is ready and lower_bound None; values of g are looked at on CPU.
+        lower_bound: below 0; read with use_gate_in_kernel or safe_gate, and refused without both.
         return_intermediate_states: also return the states at chunk *starts*, on each sequence's own
             chunk grid (chunk 0 is the initial state), in the state's dtype.
         state_v_first: states are ``[.., V, K]`` instead of ``[.., K, V]``, going in and coming out.
@@ -77,10 +80,21 @@ def chunk_kda(
     """
     checks.qkvgb(q, k, v, g, beta)
     run = implementation("chunk_kda", backend, q.device, q.dtype)
-    if chunk_size not in CHUNK_SIZES:
-        raise ValueError(f"chunk_size: expected one of {CHUNK_SIZES}, given {chunk_size}")
-    if safe_gate and use_gate_in_kernel and (lower_bound is None or not -5 <= lower_bound < 0):
-        raise ValueError(f"lower_bound: safe_gate expects [-5, 0), given {lower_bound}")
+    checks.one_of("chunk_size", chunk_size, CHUNK_SIZES)
+    checks.flags(
+        safe_gate=safe_gate,
+        use_gate_in_kernel=use_gate_in_kernel,
+        return_intermediate_states=return_intermediate_states,
+    )
+    if safe_gate:
+        bound = checks.bound(lower_bound)
+        if bound is None and not use_gate_in_kernel:
+            bound = SAFE_BOUND
+        if bound is None or bound < SAFE_BOUND:
+            raise ValueError(f"lower_bound: safe_gate expects [-5, 0), given {lower_bound}")
+        if not use_gate_in_kernel:
+            checks.decay_values(g, bound)
+            lower_bound = None  # the promise has been looked at, and no gate is computed
     states = (torch.float32, torch.float64) if q.dtype == torch.float64 else (torch.float32,)
     call = checked_call(
         q=q,
@@ -186,15 +200,26 @@ def checked_call(
     chunk_size: int = 64,
 ) -> KdaCall:
     """The checks that both ops share, after those of the five token inputs."""
+    checks.flags(
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval,
+        state_v_first=state_v_first,
+    )
     B, T, _, K = q.shape
     HV, V = v.shape[2:]
+    factor = checks.scale(scale)
     offsets = checks.sequence_offsets(cu_seqlens, B, T)
     N = B if offsets is None else len(offsets) - 1
     checks.initial_state(initial_state, N, HV, K, V, state_v_first, state_dtypes)
     if use_gate_in_kernel:
         checks.gate_parameters(HV, K, A_log, dt_bias, lower_bound)
-    elif A_log is not None or dt_bias is not None:
-        raise ValueError("A_log, dt_bias: only read with use_gate_in_kernel=True, given without it")
+    elif A_log is not None or dt_bias is not None or lower_bound is not None:
+        raise ValueError(
+            "A_log, dt_bias, lower_bound: only read with use_gate_in_kernel=True, given without it"
+        )
     else:
         checks.decay_values(g)
     if use_beta_sigmoid_in_kernel:
@@ -210,7 +235,7 @@ def checked_call(
         v=v,
         g=g,
         beta=beta,
-        scale=K**-0.5 if scale is None else scale,
+        scale=K**-0.5 if factor is None else factor,
         initial_state=initial_state,
         output_final_state=output_final_state,
         use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from kdalab_kernels import checks, slot_checks
+from kdalab_kernels.aliasing import apart
 from kdalab_kernels.dispatch import implementation
 from kdalab_kernels.slot_checks import Slots
 from kdalab_kernels.tp import ShardPiece, TpRank, checked_rank, overlap
@@ -29,6 +30,7 @@ def gather_pages(
     Returns:
         ``[n, ..]``, contiguous.
     """
+    checks.flag("check_ids", check_ids)
     _moved("pages", pages, pages)
     index = slot_checks.slots("page_ids", page_ids, len(pages), pages.device, host=check_ids)
     run = implementation("gather_pages", backend, pages.device)
@@ -47,8 +49,10 @@ def scatter_pages_inplace(
     """The way back: row i of buffer ``[n, ..]`` into page ``page_ids[i]``, or nowhere for -1.
 
     Raises:
-        ValueError: wrong shape or dtype, a page out of range or named twice; nothing is written.
+        ValueError: wrong shape or dtype, a page out of range or named twice, or a buffer that
+            shares memory with pages (gather_pages makes one that does not); nothing is written.
     """
+    checks.flag("check_ids", check_ids)
     _moved("pages", pages, pages)
     slot_checks.own_memory("pages", pages)
     _moved("buffer", buffer, pages)
@@ -60,6 +64,7 @@ def scatter_pages_inplace(
     index = slot_checks.slots(
         "page_ids", page_ids, len(pages), pages.device, len(buffer), distinct=True, host=check_ids
     )
+    apart((("pages", pages),), (("buffer", buffer),))
     run = implementation("scatter_pages_inplace", backend, pages.device)
     run(buffer, pages, index)
 
@@ -88,6 +93,7 @@ def gather_shard(
         ``ShardPiece(states [n, L, heads in common, V, K], conv [n, L, W - 1, channels in
         common])``; without anything in common both are empty.
     """
+    checks.flag("check_slots", check_slots)
     plan = _plan(states, conv, source, target, channels, at_source=True)
     index = slot_checks.slots("slots", slots, len(states), states.device, host=check_slots)
     run = implementation("gather_shard", backend, states.device)
@@ -113,13 +119,20 @@ def scatter_shard_inplace(
         piece: from the source rank, for the same source, target and channels.
         states, conv: the target rank's pools, sharded by ``target.size``; only the heads and
             channels that source holds are written. Pieces of all source ranks make them whole.
+            They share no memory with each other or with piece.
         slots: ``[n]``, each at most once, or -1.
 
     Raises:
         ValueError: naming the argument; nothing has been written then.
     """
+    checks.flag("check_slots", check_slots)
+    if not isinstance(piece, ShardPiece):
+        raise ValueError(f"piece: expected a ShardPiece, given {type(piece).__name__}")
     plan = _plan(states, conv, source, target, channels, at_source=False)
     heads, blocks = plan
+    for name, x in (("piece.states", piece.states), ("piece.conv", piece.conv)):
+        if checks.floating(name, x).ndim < 3:
+            raise ValueError(f"{name}: expected shape [n, L, ..], given {list(x.shape)}")
     n = len(piece.states)
     L, _, V, K = states.shape[1:]
     expected = (
@@ -135,6 +148,10 @@ def scatter_shard_inplace(
         checks.same_place(("states", states), (name, x))
     index = slot_checks.slots(
         "slots", slots, len(states), states.device, n, distinct=True, host=check_slots
+    )
+    apart(
+        (("states", states), ("conv", conv)),
+        (("piece.states", piece.states), ("piece.conv", piece.conv)),
     )
     run = implementation("scatter_shard_inplace", backend, states.device)
     run(piece, states, conv, index, *plan)
@@ -153,10 +170,11 @@ def _plan(
     here = source if at_source else target
     slot_checks.pool("states", states, "[S, L, HV, V, K]", (None,) * 5)
     n, L, heads = states.shape[:3]
-    if len(channels) != 3 or any(c < 0 or c % here.size for c in channels):
+    channels = slot_checks.integers("channels", channels, "[3]", (3,)).tolist()
+    if any(c < 0 or c % here.size for c in channels):
         raise ValueError(
             f"channels: expected those of q, k and v, each dealt evenly to {here.size} ranks, "
-            f"given {list(channels)}"
+            f"given {channels}"
         )
     D = sum(channels) // here.size
     slot_checks.pool("conv", conv, "[S, L, W - 1, D / size]", (n, L, None, D))
@@ -172,8 +190,7 @@ def _plan(
 
 
 def _moved(name: str, x: object, like: torch.Tensor) -> None:
-    if not isinstance(x, torch.Tensor):
-        raise ValueError(f"{name}: expected a torch.Tensor, given {type(x).__name__}")
+    x = checks.tensor(name, x)
     if x.dtype not in MOVED or x.dtype != like.dtype:
         kinds = like.dtype if like.dtype in MOVED else "a floating or 8-bit dtype"
         raise ValueError(f"{name}: expected {kinds}, given {x.dtype}")

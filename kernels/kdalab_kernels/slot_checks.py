@@ -5,11 +5,12 @@ from typing import NoReturn
 
 import torch
 
-from kdalab_kernels.checks import floating
+from kdalab_kernels.checks import floating, given, tensor
 
 PADDING = -1
 """The slot of a row that takes no part: nothing is read or written for it."""
 
+MOST = 1 << 63
 Slots = torch.Tensor | Sequence[int]
 
 
@@ -19,12 +20,14 @@ def _fail(name: str, expected: str, given: object) -> NoReturn:
 
 def integers(name: str, x: object, axes: str, shape: tuple[int | None, ...]) -> torch.Tensor:
     """An int32 or int64 tensor of this shape (None: any); a sequence of integers is taken too."""
-    if isinstance(x, Sequence) and not isinstance(x, str):
-        if not all(isinstance(i, int) and not isinstance(i, bool) for i in x):
-            raise ValueError(f"{name}: expected integers {axes}, given {list(x)}")
+    if isinstance(x, Sequence) and not isinstance(x, str | bytes | bytearray):
+        for i in x:
+            if not isinstance(i, int) or isinstance(i, bool) or not -MOST <= i < MOST:
+                _fail(name, f"integers {axes}", f"{given(i)} among them")
         x = torch.tensor(x, dtype=torch.int64)
     if not isinstance(x, torch.Tensor):
-        raise ValueError(f"{name}: expected integers {axes}, given {type(x).__name__}")
+        _fail(name, f"integers {axes}", given(x))
+    x = tensor(name, x)
     if x.dtype not in (torch.int32, torch.int64):
         _fail(name, "dtype int32 or int64", x.dtype)
     if not _fits(x, shape):

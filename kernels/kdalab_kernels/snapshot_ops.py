@@ -6,6 +6,7 @@ from itertools import pairwise
 import torch
 
 from kdalab_kernels import checks, slot_checks
+from kdalab_kernels.aliasing import apart
 from kdalab_kernels.dispatch import implementation
 from kdalab_kernels.slot_checks import Slots
 from kdalab_kernels.snapshot_call import SnapshotCall
@@ -34,7 +35,8 @@ def snapshot_states_inplace(
 
     Args:
         states_pool: ``[slots, HV, V, K]``, a pool or one layer of it.
-        conv_pool: ``[slots, W - 1, D]``, W at least 1.
+        conv_pool: ``[slots, W - 1, D]``, W at least 1. Neither pool may share memory with another
+            argument.
         h: ``[B, chunks, HV, V, K]`` from ``chunk_kda(.., return_intermediate_states=True,
             state_v_first=True)``, in the pool's dtype.
         final_state: ``[N, HV, V, K]`` of the same call.
@@ -50,8 +52,7 @@ def snapshot_states_inplace(
     """
     S = slot_checks.pool("states_pool", states_pool, "[slots, HV, V, K]", (None,) * 4)
     C = slot_checks.pool("conv_pool", conv_pool, "[slots, W - 1, D]", (len(S), None, None))
-    if not isinstance(chunk_size, int) or chunk_size < 1:
-        raise ValueError(f"chunk_size: expected that of chunk_kda, given {chunk_size!r}")
+    checks.integer("chunk_size", chunk_size, 1)
     x = checks.floating("conv_inputs", conv_inputs)
     if x.ndim != 3 or x.shape[2] != C.shape[2]:
         raise ValueError(
@@ -76,10 +77,10 @@ def snapshot_states_inplace(
         if given.dtype != pool.dtype:
             raise ValueError(f"{name}: expected the pool's dtype {pool.dtype}, given {given.dtype}")
         checks.same_place(("states_pool", S), ("conv_pool", C), (name, given))
-    M = len(boundaries)
+    at = slot_checks.integers("boundaries", boundaries, "[M]", (None,)).tolist()
+    M = len(at)
     index = slot_checks.slots("slots", slots, len(S), S.device, M, distinct=True)
-    owner = slot_checks.integers("sequences", list(sequences), "[M]", (M,)).tolist()
-    at = slot_checks.integers("boundaries", list(boundaries), "[M]", (M,)).tolist()
+    owner = slot_checks.integers("sequences", sequences, "[M]", (M,)).tolist()
     sources = []
     for n, boundary in zip(owner, at, strict=True):
         if not 0 <= n < N:
@@ -91,6 +92,16 @@ def snapshot_states_inplace(
                 f"sequence {n}, or their end, given {boundary}"
             )
         sources.append(-1 if boundary == length else chunks[n] + boundary // chunk_size)
+
+    apart(
+        (("states_pool", S), ("conv_pool", C)),
+        (
+            ("h", h),
+            ("final_state", final_state),
+            ("conv_inputs", x),
+            ("conv_initial", conv_initial),
+        ),
+    )
 
     def row(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=S.device)

@@ -8,6 +8,7 @@ step sums over, and the scales of INT8 lie along it.
 import torch
 
 from kdalab_kernels import checks, slot_checks
+from kdalab_kernels.aliasing import apart
 from kdalab_kernels.dispatch import implementation
 from kdalab_kernels.quantized import HALF_QUANTUM, SCALE_DTYPES, CheckpointBuffers, QuantizedStates
 from kdalab_kernels.slot_checks import Slots
@@ -37,7 +38,7 @@ def quantize_states(
     """
     if checks.floating("states", states).ndim < 2 or min(states.shape[-2:]) < 1:
         raise ValueError(f"states: expected shape [.., V, K], given {list(states.shape)}")
-    _scale_dtype("scale_dtype", scale_dtype)
+    checks.dtype("scale_dtype", scale_dtype, SCALE_DTYPES)
     if states.device.type == "cpu" and states.numel():
         if not bool(states.isfinite().all()):
             raise ValueError("states: expected finite values, given NaN or infinity")
@@ -57,8 +58,7 @@ def dequantize_states(
             f"quantized.scale: expected shape [.., 1, K] = {[*q.shape[:-2], 1, q.shape[-1]]}, "
             f"given {list(scale.shape)}"
         )
-    if dtype not in checks.FLOATS:
-        raise ValueError(f"dtype: expected a floating dtype, given {dtype}")
+    checks.dtype("dtype", dtype, checks.FLOATS)
     run = implementation("dequantize_states", backend, q.device, dtype)
     out: torch.Tensor = run(quantized, dtype)
     return out
@@ -77,6 +77,8 @@ def store_checkpoints_inplace(
 
     The pair ``(src_slots[i], dst_slots[i])`` copies one active slot into one checkpoint slot; a
     pair of -1 is skipped, so that a launch can have a fixed size. Only the dst slots change.
+    Active and checkpoint slots may be views of one buffer, as long as they have no element in
+    common; moving slots within one pool goes through a copy.
 
     Args:
         active_states: ``[S, L, HV, V, K]`` floating.
@@ -87,8 +89,8 @@ def store_checkpoints_inplace(
         src_slots, dst_slots: ``[N]`` integers; a dst slot may appear once.
 
     Raises:
-        ValueError: wrong shape, dtype or slot; on CPU also a state that is not finite. Nothing has
-            been written then.
+        ValueError: wrong shape, dtype or slot, or pools that share memory; on CPU also a state that
+            is not finite. Nothing has been written then.
     """
     src, dst = _checked_move(
         active_states, active_conv, pool, ("src_slots", src_slots), ("dst_slots", dst_slots), True
@@ -120,8 +122,8 @@ def load_checkpoints_inplace(
     loaded into several active slots at once; an active slot may appear once.
 
     Raises:
-        ValueError: wrong shape, dtype or slot; on CPU also an INT8 slot whose scales are not
-            finite (nothing was stored there). Nothing has been written then.
+        ValueError: wrong shape, dtype or slot, or pools that share memory; on CPU also an INT8 slot
+            whose scales are not finite (nothing was stored there). Nothing has been written then.
     """
     src, dst = _checked_move(
         active_states, active_conv, pool, ("src_slots", src_slots), ("dst_slots", dst_slots), False
@@ -186,29 +188,36 @@ def _checked_move(
                 f"{src[0]}, {dst[0]}: expected -1 in both or in neither, "
                 f"given {a} and {b} in row {i}"
             )
+    _apart(S, conv, buffers, storing)
     return source, target
+
+
+def _apart(
+    active: torch.Tensor, conv: torch.Tensor, buffers: CheckpointBuffers, storing: bool
+) -> None:
+    kept: tuple[tuple[str, object], ...]
+    if isinstance(buffers.states, QuantizedStates):
+        q, scale = buffers.states
+        kept = (("pool.states.q", q), ("pool.states.scale", scale), ("pool.conv", buffers.conv))
+    else:
+        kept = (("pool.states", buffers.states), ("pool.conv", buffers.conv))
+    mine = (("active_states", active), ("active_conv", conv))
+    apart(kept, mine) if storing else apart(mine, kept)
 
 
 def _quantized(name: str, states: object) -> QuantizedStates:
     if not isinstance(states, QuantizedStates):
         raise ValueError(f"{name}: expected QuantizedStates, given {type(states).__name__}")
     for part, x in zip(("q", "scale"), states, strict=True):
-        if not isinstance(x, torch.Tensor):
-            raise ValueError(f"{name}.{part}: expected a torch.Tensor, given {type(x).__name__}")
+        checks.tensor(f"{name}.{part}", x)
     if states.q.dtype != torch.int8:
         raise ValueError(f"{name}.q: expected dtype int8, given {states.q.dtype}")
     if states.q.ndim < 2:
         raise ValueError(f"{name}.q: expected shape [.., V, K], given {list(states.q.shape)}")
-    _scale_dtype(f"{name}.scale", states.scale.dtype)
+    checks.dtype(f"{name}.scale", states.scale.dtype, SCALE_DTYPES)
     slot_checks.own_memory(f"{name}.q", states.q)
     slot_checks.own_memory(f"{name}.scale", states.scale)
     return states
-
-
-def _scale_dtype(name: str, dtype: torch.dtype) -> None:
-    if dtype not in SCALE_DTYPES:
-        names = ", ".join(str(d) for d in SCALE_DTYPES)
-        raise ValueError(f"{name}: expected dtype {names}, given {dtype}")
 
 
 def _refuse_out_of_scale(states: torch.Tensor, scale_dtype: torch.dtype) -> None:

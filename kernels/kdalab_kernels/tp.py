@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from kdalab_kernels import checks, slot_checks
+
 
 class TpRank(NamedTuple):
     """Rank ``rank`` of ``size`` tensor-parallel ranks."""
@@ -36,11 +38,19 @@ class ShardPiece(NamedTuple):
 
 
 def checked_rank(name: str, rank: TpRank) -> TpRank:
-    """ValueError unless ``0 <= rank < size``."""
-    size, number = rank
-    if size < 1 or not 0 <= number < size:
+    """ValueError unless it is a TpRank of integers with ``0 <= rank < size``."""
+    if not isinstance(rank, TpRank):
+        raise ValueError(f"{name}: expected a TpRank(size, rank), given {checks.given(rank)}")
+    size = checks.integer(f"{name}.size", rank.size, 1)
+    number = checks.integer(f"{name}.rank", rank.rank, 0)
+    if number >= size:
         raise ValueError(f"{name}: expected 0 <= rank < size, given rank {number} of size {size}")
     return TpRank(size, number)
+
+
+def _target(to_tp: int, rank: int) -> TpRank:
+    size = checks.integer("to_tp", to_tp, 1)
+    return TpRank(size, checks.integer("rank", rank, 0, size - 1))
 
 
 def overlap(name: str, total: int, source: TpRank, target: TpRank) -> Overlap:
@@ -66,7 +76,7 @@ def reslice_states(parts: Sequence[torch.Tensor], to_tp: int, rank: int) -> torc
     Returns:
         ``[.., HV / to_tp, V, K]``, a fresh tensor.
     """
-    target = checked_rank("rank", TpRank(to_tp, rank))
+    target = _target(to_tp, rank)
     heads = _even("parts", parts, -3) * len(parts)
     pieces = []
     for i, part in enumerate(parts):
@@ -88,12 +98,13 @@ def reslice_conv(
     Returns:
         ``[.., W - 1, D / to_tp]``, a fresh tensor.
     """
-    target = checked_rank("rank", TpRank(to_tp, rank))
+    target = _target(to_tp, rank)
     width = _even("parts", parts, -1)
-    if sum(channels) != width * len(parts):
+    channels = slot_checks.integers("channels", channels, "[3]", (3,)).tolist()
+    if min(channels) < 0 or sum(channels) != width * len(parts):
         raise ValueError(
             f"channels: expected a sum of {width * len(parts)} for {len(parts)} parts of {width}, "
-            f"given {list(channels)}"
+            f"given {channels}"
         )
     pieces = []
     before = 0  # channels of the sub-blocks to the left, in one source rank's row
@@ -106,12 +117,20 @@ def reslice_conv(
 
 
 def _even(name: str, parts: Sequence[torch.Tensor], axis: int) -> int:
+    if not isinstance(parts, Sequence) or isinstance(parts, str):
+        raise ValueError(f"{name}: expected a list of tensors, given {checks.given(parts)}")
     if not parts:
         raise ValueError(f"{name}: expected at least one source rank, given none")
     for i, part in enumerate(parts):
+        checks.tensor(f"{name}[{i}]", part)
         if part.ndim < -axis or part.shape != parts[0].shape:
             raise ValueError(
                 f"{name}: expected equal shapes, given {list(parts[0].shape)} and "
                 f"{list(part.shape)} at rank {i}"
             )
+        if part.dtype != parts[0].dtype:
+            raise ValueError(
+                f"{name}: expected one dtype, given {parts[0].dtype} and {part.dtype} at rank {i}"
+            )
+        checks.same_place((f"{name}[0]", parts[0]), (f"{name}[{i}]", part))
     return parts[0].shape[axis]

@@ -169,7 +169,7 @@ BAD_SLOTS = [
     ),
     (([0, -1], [2, 3]), r"-1 in both or in neither, given -1 and 3 in row 1"),
     (([0, 1], [2]), r"dst_slots: expected shape \[N\] = \[2\], given \[1\]"),
-    (([0.5], [2]), r"src_slots: expected integers \[N\], given \[0.5\]"),
+    (([0.5], [2]), r"src_slots: expected integers \[N\], given 0.5"),
     ((torch.zeros(1), [2]), r"src_slots: expected dtype int32 or int64"),
     ((3, [2]), r"src_slots: expected integers"),
 ]

@@ -103,8 +103,14 @@ def test_wrong_arguments_are_named():
         ((q, pages, table[:1], [9, 4], 1.0, 8), r"block_table: expected shape .*\[2, any\]"),
         ((q[..., :11], pages, table, [9, 4], 1.0, 8), r"pages: .*\[any, any, 11\]"),
         ((q.double(), pages, table, [9, 4], 1.0, 8), r"pages: expected the dtype of q"),
-        ((q, pages, table, [9, 4], 1.0, 13), r"value_dim: expected 1 to C=12, given 13"),
-        ((q, pages, table, [9, 4], 1.0, 8, 0), r"num_splits: expected 1 to 1024, given 0"),
+        (
+            (q, pages, table, [9, 4], 1.0, 13),
+            r"value_dim: expected an integer from 1 to 12, given 13",
+        ),
+        (
+            (q, pages, table, [9, 4], 1.0, 8, 0),
+            r"num_splits: expected an integer from 1 to 1024, given 0",
+        ),
         ((q[0], pages, table, [9, 4], 1.0, 8), r"q: expected shape \[N, H, C\]"),
     ]
     for arguments, message in decode:

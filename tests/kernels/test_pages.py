@@ -100,7 +100,7 @@ def test_wrong_arguments_are_named_and_nothing_is_written():
         (lambda: gather_shard(S, C, [0], one, other, (24, 36, 14)), r"conv: expected shape"),
         (
             lambda: gather_shard(S, C, [0], one, other, (24, 36)),
-            r"channels: expected those of q, k",
+            r"channels: expected shape \[3\]",
         ),
         (lambda: scatter_shard_inplace(piece, T, D, [1, 1], one, other, CHANNELS), r"slots: "),
         (

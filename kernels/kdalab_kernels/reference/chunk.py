@@ -2,6 +2,7 @@
 
 import torch
 
+from kdalab_kernels import checks
 from kdalab_kernels.call import KdaCall, KdaResult
 from kdalab_kernels.reference.recurrent import accumulation_dtype
 
@@ -70,6 +71,9 @@ def naive_chunk_kda(
 
     Shapes and results as there. Differentiable. Memory: ``B * HV * C * C * K`` numbers per chunk.
     """
+    checks.token_inputs(q, k, v, g, beta, initial_state)
+    checks.flag("output_final_state", output_final_state)
+    scale, chunk_size = checks.scale(scale), checks.integer("chunk_size", chunk_size, 1)
     o, S, _ = chunks_with_starts(q, k, v, g, beta, scale, initial_state, chunk_size)
     return o, (S if output_final_state else None)
 

@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import torch
 
+from kdalab_kernels import checks
+
 
 def naive_causal_conv1d(
     x: torch.Tensor,
@@ -24,6 +26,8 @@ def naive_causal_conv1d(
     Returns:
         y ``[N, T, D]`` and the new state; a piece shorter than W-1 keeps the older rows.
     """
+    checks.floating("state", state)
+    checks.conv_inputs(x, weight, bias, activation, state)
     W = weight.shape[1]
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     window = [row.to(dtype) for row in state.unbind(1)]

@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import torch
 
+from kdalab_kernels import checks
+
 
 def _precision(g: torch.Tensor) -> torch.dtype:
     return torch.float64 if g.dtype == torch.float64 else torch.float32
@@ -29,6 +31,7 @@ def naive_kda_gate(
         dt_bias: ``[HV * K]`` or None.
         output_dtype: float32 when None (float64 for float64 input).
     """
+    checks.gate_inputs(g, A_log, dt_bias, None, output_dtype)
     dtype = _precision(g)
     f = g.to(dtype)
     if dt_bias is not None:
@@ -47,6 +50,8 @@ def naive_kda_lowerbound_gate(
 
     ``A_log=None`` means a rate of 1. Arguments otherwise as :func:`naive_kda_gate`.
     """
+    checks.bound(lower_bound, required=True)
+    checks.gate_inputs(g, A_log, dt_bias, lower_bound, output_dtype)
     dtype = _precision(g)
     f = g.to(dtype)
     if dt_bias is not None:

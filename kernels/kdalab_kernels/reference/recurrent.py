@@ -2,6 +2,7 @@
 
 import torch
 
+from kdalab_kernels import checks
 from kdalab_kernels.call import KdaCall, KdaResult
 
 
@@ -46,6 +47,9 @@ def naive_recurrent_kda(
         ``o [B, T, HV, V]`` in v's dtype and ``S [B, HV, K, V]`` (float32, or float64 when any
         input is) or None.
     """
+    checks.token_inputs(q, k, v, g, beta, initial_state)
+    checks.flag("output_final_state", output_final_state)
+    scale = checks.scale(scale)
     B, T, H, K = q.shape
     HV, V = v.shape[2:]
     dtype = accumulation_dtype(q, k, v, g, beta, initial_state)
