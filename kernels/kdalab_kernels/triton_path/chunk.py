@@ -116,7 +116,7 @@ def value_block(programs: int, V: int, BK: int, device: torch.device) -> int:
 
 def scan_stages(device: torch.device) -> int:
     """2 (load the next tile while computing) where two tiles fit the fast memory of a core."""
-    if device.type == "cpu" or torch.version.hip:
+    if device.type == "cpu" or launch.HIP:
         return 1
     properties = torch.cuda.get_device_properties(device)
     # Not every version of torch says what a kernel can get by asking; 48 KiB are always there.

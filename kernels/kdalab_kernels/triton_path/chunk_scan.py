@@ -117,6 +117,6 @@ def SPECS() -> list[CompileSpec]:
     serving = {**common, "V_FIRST": True, "EVERY": 0}
     exporting = {**common, "V_FIRST": False, "EVERY": 1}
     return [
-        spec("chunk_scan", chunk_scan_kernel, types, serving, num_warps=4),
-        spec("chunk_scan_exporting", chunk_scan_kernel, types, exporting, num_warps=4),
+        spec("chunk_scan", chunk_scan_kernel, types, serving, hip={"num_stages": 1}),
+        spec("chunk_scan_exporting", chunk_scan_kernel, types, exporting, hip={"num_stages": 1}),
     ]

@@ -21,6 +21,7 @@ class CompileSpec(NamedTuple):
             the names in constants), in the order of the kernel's parameters.
         constants: argument name to value.
         num_warps, num_stages: as the launch chooses them on an NVIDIA card.
+        hip: what it chooses otherwise on an AMD card: constants, ``num_warps`` or ``num_stages``.
     """
 
     name: str
@@ -29,6 +30,15 @@ class CompileSpec(NamedTuple):
     constants: dict[str, Any]
     num_warps: int
     num_stages: int
+    hip: dict[str, Any]
+
+    def on(self, backend: str) -> "CompileSpec":
+        """As the launch on a card of this backend, ``cuda`` or ``hip``, has it."""
+        if backend != "hip":
+            return self
+        own = dict(self.hip)
+        launch = {name: own.pop(name) for name in ("num_warps", "num_stages") if name in own}
+        return self._replace(constants={**self.constants, **own}, **launch)
 
 
 def spec(
@@ -38,6 +48,7 @@ def spec(
     constants: dict[str, Any],
     num_warps: int = 4,
     num_stages: int = 2,
+    hip: dict[str, Any] | None = None,
 ) -> CompileSpec:
     """A spec whose signature is put into the kernel's own order; ValueError on a missing name."""
     given = {**types, **dict.fromkeys(constants, "constexpr")}
@@ -45,7 +56,7 @@ def spec(
     if set(names) != set(given):
         raise ValueError(f"{name}: arguments {sorted(set(names) ^ set(given))} do not match")
     signature = {n: given[n] for n in names}
-    return CompileSpec(name, kernel, signature, constants, num_warps, num_stages)
+    return CompileSpec(name, kernel, signature, constants, num_warps, num_stages, hip or {})
 
 
 def source(spec: CompileSpec) -> Any:

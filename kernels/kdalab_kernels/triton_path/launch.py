@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)  # fixed when a kernel is decorated
+HIP: bool = bool(torch.version.hip)  # AMD: 64 KiB of LDS a block, 64 lanes a warp
 KINDS = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 

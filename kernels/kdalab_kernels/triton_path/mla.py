@@ -232,6 +232,12 @@ def mla_prefill_kernel(
     tl.store(o_p, acc.to(o.dtype.element_ty), mask=on[:, None] & (r < R)[None, :])
 
 
+def tile_rows(dtype: torch.dtype, hip: bool) -> int:
+    """Cached rows of a tile. float32 rows are twice as long, and with 32 rows a program on AMD
+    (8 warps of 64 lanes: 256 registers a lane) spills."""
+    return 16 if hip or dtype == torch.float32 else 32
+
+
 def _constants(q: torch.Tensor, pages: torch.Tensor, value_dim: int) -> dict[str, Any]:
     rope = q.shape[2] - value_dim
     return {
@@ -242,8 +248,7 @@ def _constants(q: torch.Tensor, pages: torch.Tensor, value_dim: int) -> dict[str
         "BP": launch.next_power_of_2(rope, 16),
         "KIND": tl.float32 if launch.INTERPRETED else launch.KINDS[q.dtype],
         "PRECISION": "ieee" if q.dtype == torch.float32 else None,
-        # float32 tiles are twice as large: these fit the 64 KiB of an MI300 as well
-        "BT": 16 if q.dtype == torch.float32 else 32,
+        "BT": tile_rows(q.dtype, launch.HIP),
         "num_stages": 1 if q.dtype == torch.float32 else 2,
     }
 
@@ -354,10 +359,11 @@ def SPECS() -> list[CompileSpec]:
     decode = {**common, "table": "*i64", "parts": "*fp32", "lse": "*fp32"}
     prefill = {**common, "block_table": "*i64", "offsets": "*i64", "tiles": "*i32", "o": "*bf16"}
     merge = {"parts": "*fp32", "lse": "*fp32", "o": "*bf16", "H": "i32", "splits": "i32"}
-    sizes: dict[str, Any] = {"R": 512, "ROPE": 64, "PAGE": 64, "BT": 32, "BR": 512, "BP": 64}
-    sizes |= {"KIND": tl.bfloat16, "PRECISION": None}
+    sizes: dict[str, Any] = {"R": 512, "ROPE": 64, "PAGE": 64, "BR": 512, "BP": 64}
+    sizes |= {"KIND": tl.bfloat16, "PRECISION": None, "BT": tile_rows(torch.bfloat16, hip=False)}
+    hip = {"BT": tile_rows(torch.bfloat16, hip=True)}
     return [
-        spec("mla_decode", mla_decode_kernel, decode, {**sizes, "BM": 16}, 8),
+        spec("mla_decode", mla_decode_kernel, decode, {**sizes, "BM": 16}, 8, hip=hip),
         spec("mla_merge", mla_merge_kernel, merge, {"R": 512, "BR": 512}),
-        spec("mla_prefill", mla_prefill_kernel, prefill, {**sizes, "BM": 32}, 8),
+        spec("mla_prefill", mla_prefill_kernel, prefill, {**sizes, "BM": 32}, 8, hip=hip),
     ]
