@@ -38,6 +38,7 @@ _SWITCH_LIKE = (
     "use_full_rank",
 )  # fmt: skip
 _ALSO_STATED = ("hidden_act", "mla_use_nope")
+_WRAPPER = "kimi_k3"  # the one model_type whose language model stands in text_config
 
 MAX_EXPERTS_IN_ALL = 1 << 20
 """Experts of all layers together; each has three tensors to look for."""
@@ -57,8 +58,10 @@ def read_config(raw: Mapping[str, Any]) -> KimiLinearConfig:
     nested = raw.get("text_config")
     if nested is not None and not isinstance(nested, Mapping):
         raise KdalabError(f"text_config is {shown(nested)}; it must be an object")
-    if kind == "kimi_k3" and nested is None:
+    if kind == _WRAPPER and nested is None:
         raise KdalabError("a kimi_k3 config lacks text_config, the language model's part")
+    if nested is not None:
+        _check_wrapper(raw)
     text = raw if nested is None else nested
     if text.get("model_type") != "kimi_linear":
         raise KdalabError(
@@ -70,7 +73,7 @@ def read_config(raw: Mapping[str, Any]) -> KimiLinearConfig:
         raise KdalabError(f"linear_attn_config is {shown(linear)}; it must be an object")
     get = Fields(text)
     _refuse_other_networks(get)
-    _check_switches(text, linear or {}, get, must_state=kind == "kimi_k3")
+    _check_switches(text, linear or {}, get, must_state=kind == _WRAPPER)
     n_layers = get.integer("num_hidden_layers", most=MAX_LAYERS)
     config = _build(get, n_layers)
     if n_layers * config.num_experts > MAX_EXPERTS_IN_ALL:
@@ -186,6 +189,23 @@ def write_config(config: KimiLinearConfig) -> dict[str, Any]:
     linear |= {name: getattr(config, name) for name in LINEAR_SWITCHES}
     text |= {name: getattr(config, name) for name in SWITCHES}
     return {"model_type": "kimi_k3", "text_config": text}
+
+
+def _check_wrapper(raw: Mapping[str, Any]) -> None:
+    """What stands beside text_config: another wrapper's fields mean something else, and a switch of
+    the language model would not be read there."""
+    if raw.get("model_type") not in (None, _WRAPPER):
+        raise KdalabError(
+            f"the config has a text_config, and model_type beside it is "
+            f"{shown(raw.get('model_type'))}; this network loads the text_config of {_WRAPPER!r}"
+        )
+    inner = (*SWITCHES, *LINEAR_SWITCHES, *_ALSO_STATED, "linear_attn_config")
+    for key, value in raw.items():
+        if value is not None and (key in inner or str(key).startswith(_SWITCH_LIKE)):
+            raise KdalabError(
+                f"{key} stands beside text_config, where it is not read; it belongs into "
+                f"text_config{'.linear_attn_config' if key in LINEAR_SWITCHES else ''}"
+            )
 
 
 def _refuse_other_networks(get: Fields) -> None:

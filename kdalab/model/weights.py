@@ -34,8 +34,8 @@ def load_pretrained(
     Of a multimodal checkpoint the language model alone is loaded.
 
     Raises:
-        KdalabError: a file, a field or a tensor is missing, malformed, quantised, or of the wrong
-            shape; the message names it.
+        KdalabError: a file, a field or a tensor is missing, malformed, quantised, of the wrong
+            shape, or not finite in dtype; the message names it.
     """
     if dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise KdalabError(f"dtype {dtype} cannot hold weights; use a floating dtype")

@@ -15,6 +15,7 @@ from typing import Any
 from kdalab.errors import KdalabError
 from kdalab.spec.hf_fields import Fields, feed_forward, layer_types
 from kdalab.spec.model_spec import GroupedAttention, LatentAttention, LinearAttention, ModelSpec
+from kdalab.spec.strict_json import parse_json
 
 #: A config.json is some kilobytes; whatever is larger than this is something else.
 MAX_CONFIG_BYTES = 10 * 1024 * 1024
@@ -39,8 +40,8 @@ def load_hf_config(path: str | Path) -> ModelSpec:
     """Read ``config.json`` (or a folder that holds one).
 
     Raises:
-        KdalabError: the file is missing, over 10 MB, not JSON, of another family, or lacks fields;
-            the message says which.
+        KdalabError: the file is missing, over 10 MB, not JSON, states a key twice, is of another
+            family, or lacks fields; the message says which.
     """
     file = Path(path)
     if file.is_dir():
@@ -147,7 +148,9 @@ def _read_json(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise KdalabError(f"{file}: cannot be read ({error.strerror})") from error
     try:
-        data = json.loads(text)
+        data = parse_json(text, file)
+    except KdalabError:
+        raise
     except json.JSONDecodeError as error:
         raise KdalabError(
             f"{file}: not JSON ({error.msg} at line {error.lineno}, column {error.colno})"

@@ -192,3 +192,82 @@ def test_a_transposed_tensor_is_not_taken_for_the_right_one() -> None:
     weights = weights_of_zero()
     with pytest.raises(KdalabError, match=name):
         build(tiny_config(), weights | {name: weights[name].T})
+
+
+# -- values, keys and the index --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.self_attn.A_log"])
+def test_a_weight_that_is_not_finite_is_named_with_its_place(
+    folder: Path, name: str, value: float
+) -> None:
+    weights = weights_of_zero()
+    weights[name] = weights[name].clone()
+    weights[name].view(-1)[-1] = value
+    save_file(weights, folder / SINGLE)
+    last = [n - 1 for n in weights[name].shape]
+    with pytest.raises(KdalabError, match="1 values that are NaN or infinite") as error:
+        load_pretrained(folder)
+    for part in (name, SINGLE, str(value), str(last)):
+        assert part in str(error.value)
+
+
+def test_a_weight_that_the_asked_for_dtype_cannot_hold_is_named(folder: Path) -> None:
+    weights = weights_of_zero()
+    weights["lm_head.weight"] = weights["lm_head.weight"].clone()
+    weights["lm_head.weight"][2, 5] = 1e5
+    save_file(weights, folder / SINGLE)
+    load_pretrained(folder, dtype=torch.bfloat16)
+    with pytest.raises(KdalabError, match=r"lm_head\.weight .*float16.*inf at \[2, 5\]"):
+        load_pretrained(folder, dtype=torch.float16)
+
+
+@pytest.mark.parametrize("read", [load_pretrained, load_hf_config])
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_key_that_stands_twice_is_refused(folder: Path, read: Any, inner: bool) -> None:
+    file = folder / "config.json"
+    text = file.read_text()
+    key = '"head_dim": 32' if inner else '"model_type": "kimi_linear"'
+    assert key in text
+    file.write_text(text.replace(key, f"{key}, {key}"))
+    with pytest.raises(KdalabError, match=f"states '{key.split(chr(34))[1]}' twice"):
+        read(folder)
+
+
+def _index(folder: Path) -> dict[str, str]:
+    """Two shards; gives the places that an honest index names."""
+    weights = weights_of_zero()
+    names = sorted(weights)
+    places: dict[str, str] = {}
+    for i, part in enumerate((names[::2], names[1::2])):
+        save_file({n: weights[n] for n in part}, folder / f"part-{i}.safetensors")
+        places |= dict.fromkeys(part, f"part-{i}.safetensors")
+    (folder / SINGLE).unlink()
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+    return places
+
+
+def test_an_index_that_places_a_tensor_where_it_is_not_is_refused(folder: Path) -> None:
+    places = _index(folder)
+    load_pretrained(folder)
+    name = next(n for n, where in places.items() if where == "part-1.safetensors")
+    for places_now, message in (
+        (places | {name: "part-0.safetensors"}, rf"1 tensors in part-0.* not hold.*{name}"),
+        (places | {"model.none": "part-1.safetensors"}, r"part-1.* not hold.*model\.none"),
+        ({n: p for n, p in places.items() if n != name}, rf"part-1.* holds 1 tensors.*{name}"),
+    ):
+        (folder / INDEX).write_text(json.dumps({"weight_map": places_now}))
+        with pytest.raises(KdalabError, match=message):
+            load_pretrained(folder)
+
+
+def test_a_tensor_that_the_index_says_nothing_of_is_refused_on_the_vision_side_too(
+    folder: Path,
+) -> None:
+    places = _index(folder)
+    shard = folder / "part-1.safetensors"
+    held = {n: t for n, t in weights_of_zero().items() if places[n] == shard.name}
+    save_file(held | {"vision_tower.x": torch.ones(2)}, shard)
+    with pytest.raises(KdalabError, match=r"part-1.* holds 1 tensors.*vision_tower\.x"):
+        load_pretrained(folder)

@@ -283,3 +283,35 @@ def test_a_model_that_is_not_made_on_the_spot_is_refused() -> None:
 def test_an_absurd_number_of_decode_rows_is_refused(rows: Any) -> None:
     with pytest.raises(KdalabError, match="decode_rows must be"):
         tiny_k3_model(decode_rows=rows)
+
+
+# -- beside text_config ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["kimi_linear", "kimi_vl", "", 3])
+def test_a_text_config_within_another_model_is_refused_with_the_place(kind: Any) -> None:
+    config = tiny_k3_config().to_hf() | {"model_type": kind}
+    with pytest.raises(KdalabError, match=r"text_config, and model_type beside it is .*'kimi_k3'"):
+        KimiLinearConfig.from_hf(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "place"),
+    [
+        ("mla_use_output_gate", False, "into text_config"),
+        ("attn_res_block_size", 4, "into text_config"),
+        ("attn_res_size", 4, "into text_config"),
+        ("gate_lower_bound", -5.0, "into text_config.linear_attn_config"),
+        ("hidden_act", "situ", "into text_config"),
+        ("linear_attn_config", {}, "into text_config"),
+    ],
+)
+def test_a_switch_beside_text_config_is_refused_with_its_place(
+    key: str, value: Any, place: str
+) -> None:
+    config = tiny_k3_config().to_hf()
+    assert KimiLinearConfig.from_hf(config | {key: None}) == tiny_k3_config()
+    with pytest.raises(KdalabError) as error:
+        KimiLinearConfig.from_hf(config | {key: value})
+    assert str(error.value).startswith(f"{key} stands beside text_config")
+    assert str(error.value).endswith(place)
