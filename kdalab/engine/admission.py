@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kdalab.cache import Lease, Lookup, PrefixKey
 from kdalab.cache.placement import Extends, Fork
+from kdalab.engine import arrivals, room, transfers
 from kdalab.engine import events as ev
-from kdalab.engine import room, transfers
 from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Phase, Request, Start
 from kdalab.errors import KdalabError
@@ -91,6 +91,8 @@ def _admit(engine: Engine, request: Request) -> bool:
         raise
     if not admitted:
         _let_go(engine, request, lease)
+    if admitted is None:
+        return _admit(engine, request)  # the tree knows more now, and nobody is asked twice
     return admitted
 
 
@@ -109,12 +111,17 @@ def _key(engine: Engine, request: Request) -> PrefixKey:
     return PrefixKey.from_tokens(request.known, engine.config.page_tokens)
 
 
-def _start(engine: Engine, request: Request, lookup: Lookup | None, lease: Lease | None) -> bool:
+def _start(
+    engine: Engine, request: Request, lookup: Lookup | None, lease: Lease | None
+) -> bool | None:
+    """Whether it could be admitted; None when a fetch has made the tree know more."""
     config, name = engine.config, request.name
     shared = lease.pages if lease is not None else ()
     wanted = _pages_at_start(engine, request) - len(shared)
     if not room.fits(engine, wanted, room.states_to_admit(engine)):
         return False
+    if lookup is not None and arrivals.fetch_first(engine, request, lookup, wanted):
+        return None
     if lookup is not None and transfers.load_first(engine, request, lookup, wanted):
         return False
     request.lookup = lookup
@@ -136,13 +143,17 @@ def _start(engine: Engine, request: Request, lookup: Lookup | None, lease: Lease
     request.boundaries = boundaries
     request.lease, request.active_slot, request.spare_slots = lease, slot, spares
     request.pages = [*shared, *own]
-    request.computed = lease.boundary if lease is not None else 0
+    request.computed = arrivals.starts_at(request, lease)
     request.phase = Phase.PREFILL if request.computed < request.n_tokens else Phase.DECODE
     engine.running.append(request)
     node = lease.node if lease is not None else 0
     at = request.computed
     engine.emit(ev.Admitted(name, slot, node, at, tuple(shared), own, tuple(spares)))
-    _begin(engine, request, lease)
+    if request.arrival is not None:
+        arrivals.seat(engine, request)
+        arrivals.keep(engine, request)
+    else:
+        _begin(engine, request, lease)
     return True
 
 

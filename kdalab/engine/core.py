@@ -23,6 +23,7 @@ from kdalab.memory.host import Level, host_level
 from kdalab.spec import StateIdentity
 
 if TYPE_CHECKING:
+    from kdalab.engine.arrivals import Remote
     from kdalab.model import HybridModel
 
 NOTHING = Evicted(0, 0, (), (), ())
@@ -84,6 +85,7 @@ class Engine:
         self.requests: dict[str, Request] = {}
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.remote: Remote | None = None  # other instances to ask before a prompt is computed
 
     # -- what a user calls -------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class Engine:
                 raise KdalabError("this engine's cache has no identity; give one to Engine(...)")
             self.identity.require_equal(identity)
         ids = admission.as_ids(tokens)
-        name = name if name is not None else self._next_name()
+        name = name if name is not None else self.next_name()
         admission.check_request(self, ids, max_new_tokens, name)
         stops = frozenset(admission.as_ids(stop_tokens, "stop_tokens"))
         request = Request(
@@ -170,7 +172,7 @@ class Engine:
         if request.phase is Phase.WAITING:
             transfers.cancel(self, request)
             self.waiting.remove(request)
-            request.phase = Phase.CANCELLED
+            request.phase, request.arrival = Phase.CANCELLED, None
             self.emit(ev.Cancelled(name))
         elif request.is_running:
             self.finish(request, "aborted")
@@ -325,7 +327,8 @@ class Engine:
         if not request.is_running:
             raise KdalabError(f"request {request.name!r} is {request.phase}, not running")
 
-    def _next_name(self) -> str:
+    def next_name(self) -> str:
+        """The name of the next request that is given none: A, B, C, ..."""
         number = len(self.requests)
         while True:
             name, rest = "", number

@@ -12,6 +12,8 @@ from kdalab.spec.checkpoint import Checkpoint
 if TYPE_CHECKING:
     import torch
 
+    from kdalab.engine.arrivals import Arrival
+
 
 class Phase(StrEnum):
     """Where a request is."""
@@ -42,7 +44,8 @@ class Request:
     ``spare_slots`` are waiting to become the active one, and ``kept_slot`` holds the state of
     ``kept_boundary`` tokens, to be donated when the request ends (-1: none).
     ``start`` is the deferred beginning: a copy of the leased checkpoint, or zeros. ``load`` is the
-    transfer from the host that it has waited for (0: it has not asked for one).
+    transfer from the host that it has waited for (0: it has not asked for one). ``fetched``: other
+    instances have been asked. ``arrival`` is the state that it brought, until it is admitted.
     """
 
     name: str
@@ -60,6 +63,8 @@ class Request:
     kept_boundary: int = 0
     start: Start | None = None
     load: int = 0
+    fetched: bool = False
+    arrival: Arrival | None = None
     pages: list[int] = field(default_factory=list)
     boundaries: tuple[int, ...] = ()
     computed: int = 0

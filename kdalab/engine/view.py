@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from kdalab.cache.protocol import Added, BackedUp, Change, Dropped, Refilled, Revived, Split
 from kdalab.cache.transfers import Direction
 from kdalab.engine import events as ev
+from kdalab.engine import exchange_events as ex
 from kdalab.engine import transfer_events as tr
 from kdalab.memory.slots import CACHE, IN_FLIGHT
 
@@ -191,7 +192,9 @@ def apply(view: View, event: ev.Event) -> None:
             _update(view, name, phase="cancelled")
         case tr.BackupStarted() | tr.LoadStarted() | tr.TransferFailed() | tr.BackedUp():
             _transfer(view, event)
-        case tr.Loaded():
+        case ex.Received():
+            _update(view, name, generated=event.generated)
+        case tr.Loaded() | ex.Fetched():
             for change in event.changes:
                 _change(view, change)
             for page in event.duplicate_pages:
