@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "viz": {"spec", "cache", "memory", "engine"},
     "lessons": {"spec", "cache", "memory", "model", "engine", "kdalab_kernels"},
     "lab": {"spec", "cache", "memory"},
+    "transfer": {"spec", "cache", "memory", "model", "engine", "kdalab_kernels"},
     "bench": {"spec", "cache", "memory", "model", "engine", "verify", "kdalab_kernels"},
     "verify": {"spec", "cache", "model", "engine", "kdalab_kernels"},
     "cli": {
@@ -44,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bench",
         "verify",
         "recall",
+        "transfer",
     },
 }
 
@@ -59,6 +61,7 @@ ONLY_IN: dict[str, set[str]] = {
         "model",
         "engine",
         "recall",
+        "transfer",
         "lessons",
         "verify",
         "bench",
@@ -73,6 +76,8 @@ ONLY_IN: dict[str, set[str]] = {
     "gradio": {"demos", "cli"},
     "typer": {"cli"},
     "rich": {"cli"},
+    "pydantic": {"transfer"},
+    "mooncake": {"transfer"},
 }
 
 

@@ -21,6 +21,7 @@ COMMANDS = (
     "recall",
     "train",
     "plot",
+    "bundle",
 )
 """Sub-commands in the order of the help; each is a module of this package."""
 
