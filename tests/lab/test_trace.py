@@ -179,7 +179,7 @@ def test_a_file_that_may_not_be_read_says_so(
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kdalab.lab.trace.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("kdalab.lab.readers.source.MAX_LINE_BYTES", 1 << 20)
     file = write(tmp_path / "t", GOOD, "7" * (32 << 20))
     tracemalloc.start()
     with pytest.raises(KdalabError, match="line 2 is longer than 1 MiB"):

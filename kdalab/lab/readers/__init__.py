@@ -1,0 +1,102 @@
+"""Readers of traces, one file a format; the right one is found by what a file contains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kdalab.errors import KdalabError
+from kdalab.lab.readers import source
+from kdalab.lab.readers.agentic import AgenticReader
+from kdalab.lab.readers.bailian import BailianReader
+from kdalab.lab.readers.base import Head, Reader, ReadOptions
+from kdalab.lab.readers.kvcache import KvCacheReader
+from kdalab.lab.readers.marconi import MarconiReader
+from kdalab.lab.readers.mooncake import MooncakeReader
+from kdalab.lab.readers.tables import AzureReader, BurstGptReader
+
+__all__ = ["READERS", "Head", "ReadOptions", "Reader", "open_trace", "sniff"]
+
+READERS: dict[str, type[Reader]] = {
+    r.format: r
+    for r in (
+        MooncakeReader,
+        KvCacheReader,
+        BailianReader,
+        MarconiReader,
+        AgenticReader,
+        AzureReader,
+        BurstGptReader,
+    )
+}
+"""Format -> its reader."""
+
+HEAD_LINES = 20
+
+
+def open_trace(
+    path: str | Path, format: str | None = None, options: ReadOptions | None = None
+) -> Reader:
+    """The reader of a trace; nothing but its beginning has been read.
+
+    Args:
+        path: a file (gzipped or not), a folder of sessions, or a pipe (which is copied first).
+        format: a name of ``READERS``; None to tell it by the content.
+
+    Raises:
+        KdalabError: no such file or format, or a content that no reader claims.
+    """
+    file = source.spooled(Path(path))
+    if format is not None and format not in READERS:
+        raise KdalabError(f"unknown format {format!r}; allowed: {', '.join(READERS)}")
+    reader = (READERS[format] if format else sniff(file))(file, options)
+    reader.name = Path(path).name.encode(errors="backslashreplace").decode() or reader.name
+    return reader
+
+
+def sniff(path: Path) -> type[Reader]:
+    """The reader that claims a file.
+
+    Raises:
+        KdalabError: it is empty, or nobody does.
+    """
+    head = read_head(path)
+    for reader in READERS.values():
+        if reader.claims(head):
+            return reader
+    known = "; ".join(f"{r.format}: {r.title}" for r in READERS.values())
+    begins = f"begins {head.header[:60]!r}" if head.header else "is empty"
+    raise KdalabError(
+        f"{path} {begins} and has no format known here; name it with --format ({known})"
+    )
+
+
+def read_head(path: Path) -> Head:
+    """The first lines of a file, and those of them that are JSON objects."""
+    try:
+        if path.is_dir():
+            return Head(path, is_folder=True)
+    except (OSError, ValueError):
+        pass  # reading it will say why
+    head = Head(path)
+    for number, raw in source.lines(path):
+        text = raw.decode("utf-8-sig", errors="replace").strip()
+        head.header = head.header or text
+        row = _object(text)
+        if row is not None:
+            head.rows.append(row)
+        if number >= HEAD_LINES:
+            break
+    if not head.rows and head.header.startswith("{"):
+        row = _object(source.document(path).decode(errors="replace"))  # over several lines
+        if row is not None:
+            head.rows.append(row)
+    return head
+
+
+def _object(text: str) -> dict[str, object] | None:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None

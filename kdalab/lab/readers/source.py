@@ -1,0 +1,102 @@
+"""Bytes of a trace, a line at a time: gzipped or not, bounded in every direction."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from kdalab.errors import KdalabError
+
+MAX_LINE_BYTES = 64 << 20
+MAX_DOCUMENT_BYTES = 512 << 20
+#: Traces pack to a third or a tenth. Something that unpacks to this many times its size is made
+#: to fill a disk or a memory.
+MAX_RATIO = 200
+#: Below so many unpacked bytes the ratio is not looked at: a tiny file may be all one digit.
+RATIO_FROM = 64 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def lines(file: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, line) of ``file``.
+
+    Args:
+        on_bytes: told, now and then, the position in the file (compressed bytes if gzipped).
+
+    Raises:
+        KdalabError: it cannot be read, a line is too long, or it unpacks to far more than it is.
+    """
+    try:
+        with file.open("rb") as raw:
+            packed = raw.peek(2)[:2] == _GZIP_MAGIC or file.suffix == ".gz"
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
+            number = size = 0
+            while line := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise KdalabError(
+                        f"{file}: line {number:,} is longer than {MAX_LINE_BYTES >> 20} MiB; "
+                        "is this a JSONL trace?"
+                    )
+                if packed:
+                    size += len(line)
+                    _check_ratio(file, size, raw)
+                if on_bytes is not None and number % 64 == 0:
+                    on_bytes(raw.tell())
+                yield number, line
+    except KdalabError:
+        raise
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        # ValueError: a path that no file system can hold, such as one with a NUL in it.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise KdalabError(f"cannot read the trace {str(file)!r}: {reason}") from error
+
+
+def document(file: Path) -> bytes:
+    """A whole file that is one JSON document.
+
+    Raises:
+        KdalabError: it cannot be read, or is too large for a document.
+    """
+    parts, size = [], 0
+    for _, line in lines(file):
+        parts.append(line)
+        size += len(line)
+        if size > MAX_DOCUMENT_BYTES:
+            raise KdalabError(
+                f"{file} is a JSON document of more than {MAX_DOCUMENT_BYTES >> 20} MiB; "
+                "split it into one file a session"
+            )
+    return b"".join(parts)
+
+
+def spooled(path: Path) -> Path:
+    """``path`` itself if it is a file or a folder; of a pipe, a temporary copy: a trace is read
+    more than once (to recognise it, to check a budget, to replay it)."""
+    try:
+        if path.is_file() or path.is_dir() or not path.exists():
+            return path
+    except (OSError, ValueError):
+        return path
+    with path.open("rb") as source:
+        target = tempfile.NamedTemporaryFile(prefix="kdalab-trace-")  # noqa: SIM115
+        _SPOOLS.append(target)  # lives, and is deleted, with the process
+        shutil.copyfileobj(source, target)
+        target.flush()
+    return Path(target.name)
+
+
+_SPOOLS: list[object] = []
+
+
+def _check_ratio(file: Path, size: int, raw: IO[bytes]) -> None:
+    if size > RATIO_FROM and size > MAX_RATIO * max(1, raw.tell()):
+        raise KdalabError(
+            f"{file} unpacks to more than {MAX_RATIO} times its size; no trace does. Unpack it "
+            "yourself if you trust it"
+        )

@@ -1,0 +1,286 @@
+"""Every format is recognised by its content, and what cannot be used is counted and named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kdalab.errors import KdalabError
+from kdalab.lab import synthetic_trace, write_synthetic
+from kdalab.lab.readers import READERS, ReadOptions, open_trace
+from kdalab.lab.request import Requests, TraceRequest, report_of
+
+TOKENS = [list(range(100, 100 + n)) for n in (130, 70)]
+SAMPLES: dict[str, list[Any]] = {
+    "mooncake": [{"timestamp": 5, "input_length": 513, "output_length": 3, "hash_ids": [0, 1]}],
+    "kvcache": [{"block_size": 64, "input_length": 130, "hash_ids": [7, 8, 9]}],
+    "bailian": [
+        {
+            "chat_id": 1,
+            "parent_chat_id": -1,
+            "timestamp": 0.5,
+            "input_length": 33,
+            "output_length": 4,
+            "type": "text",
+            "turn": 1,
+            "hash_ids": [4, 5, 6],
+        }
+    ],
+    "marconi": [
+        {
+            "session_id": 0,
+            "turn_id": 0,
+            "ts": 1.5,
+            "input_tokens": TOKENS[0],
+            "output_tokens": TOKENS[1],
+        }
+    ],
+    "agentic": [
+        {
+            "id": "s",
+            "block_size": 64,
+            "tool_tokens": 0,
+            "system_tokens": 0,
+            "requests": [{"t": 2.0, "in": 130, "out": 9, "hash_ids": [1, 2]}],
+        }
+    ],
+    "azure": [
+        "TIMESTAMP,ContextTokens,GeneratedTokens",
+        "2023-11-16 18:15:46.6805900,374,44",
+        "2023-11-16 18:15:50.9951690,1025,109",
+    ],
+    "burstgpt": [
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
+        "5,ChatGPT,472,18,490,Conversation log",
+        "45,ChatGPT,1087,230,1317,Conversation log",
+    ],
+}
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
+    return path
+
+
+def read(
+    path: Path, format: str | None = None, **options: Any
+) -> tuple[Requests, list[TraceRequest]]:
+    reader = open_trace(path, format, ReadOptions(**options))
+    return reader, list(reader)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_format_is_told_by_its_content(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "any.name", SAMPLES[name])
+    reader, requests = read(path)
+    assert reader.format == name  # type: ignore[attr-defined]
+    assert requests
+    assert requests == read(path, name)[1] == list(reader)
+    packed = tmp_path / "packed"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert read(packed)[1] == requests
+    # A line of rubbish before the data changes nothing, but is counted.
+    if name not in ("agentic", "azure", "burstgpt"):
+        path.write_text("rubbish\n" + path.read_text())
+        reader, again = read(path)
+        assert (reader.n_skipped, len(again)) == (1, len(requests))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_empty_file_is_an_error_for_every_format(tmp_path: Path, name: str) -> None:
+    empty = tmp_path / "empty"
+    empty.write_bytes(b"")
+    with pytest.raises(KdalabError, match=r"is empty|no usable request|no block_size|no session"):
+        read(empty, name)
+    with pytest.raises(KdalabError, match="is empty and has no format known"):
+        read(empty)
+
+
+def test_rubbish_and_unknown_formats_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", ["a,b,c", "1,2,3"])
+    with pytest.raises(KdalabError, match="begins 'a,b,c' and has no format known here"):
+        read(path)
+    with pytest.raises(KdalabError, match="unknown format 'csv'; allowed: mooncake, "):
+        read(path, "csv")
+    with pytest.raises(KdalabError, match="cannot read the trace"):
+        read(tmp_path / "missing")
+
+
+def test_ids_and_lengths_of_each_format(tmp_path: Path) -> None:
+    got = {n: read(write(tmp_path / n, rows))[1] for n, rows in SAMPLES.items()}
+    (r,) = got["kvcache"]
+    assert (r.input_tokens, list(r.blocks), r.timestamp_ms) == (130, [7, 8, 9], 0.0)
+    (r,) = got["bailian"]
+    assert (r.timestamp_ms, list(r.blocks)) == (500.0, [4, 5, 6])
+    (r,) = got["agentic"]
+    assert (r.timestamp_ms, r.input_tokens, len(r.blocks)) == (2000.0, 130, 2)
+    a, b = got["azure"]
+    assert (a.timestamp_ms, a.input_tokens, b.output_tokens) == (0.0, 374, 109)
+    assert b.timestamp_ms == pytest.approx(4314.579, abs=0.01)
+    a, b = got["burstgpt"]
+    assert (a.timestamp_ms, b.timestamp_ms, b.input_tokens) == (0.0, 40_000.0, 1087)
+    assert not set(a.blocks) & set(b.blocks)  # arrivals only: nothing is shared
+
+
+def test_tokens_become_ids_of_whole_prefixes(tmp_path: Path) -> None:
+    """The next turn, which contains the output, finds the ids that the output got."""
+    first = SAMPLES["marconi"][0]
+    turn = first | {"turn_id": 1, "ts": 2.0, "input_tokens": TOKENS[0] + TOKENS[1] + [1] * 60}
+    other = first | {"ts": 3.0, "input_tokens": [9, *TOKENS[0][1:]]}
+    a, b, c = read(write(tmp_path / "t", [first, turn, other]))[1]
+    assert (len(a.blocks), len(a.decoded)) == (2, 1)  # 130 and 70 tokens in blocks of 64
+    assert list(a.blocks) + list(a.decoded) == list(b.blocks[:3])
+    assert not set(a.blocks) & set(c.blocks)  # another first token: other prefixes throughout
+    assert len(read(tmp_path / "t", block_tokens=16)[1][0].blocks) == 130 // 16
+
+
+def sessions(folder: Path, **changes: Any) -> Path:
+    """Two sessions with equal preambles of 128 tokens; the second has a sub-agent."""
+    one = {
+        "block_size": 64,
+        "tool_tokens": 100,
+        "system_tokens": 40,
+        "requests": [
+            {"t": 0.0, "in": 200, "out": 5, "hash_ids": [1, 2, 3]},
+            {"t": 9.0, "in": 260, "out": 5, "hash_ids": [1, 2, 3, 4]},
+        ],
+    }
+    agent = {
+        "t": 3.0,
+        "type": "subagent",
+        "tool_tokens": 64,
+        "system_tokens": 0,
+        "requests": [
+            {"t": 0.0, "in": 128, "out": 1, "hash_ids": [50, 51]},
+            {"t": 1.0, "in": 192, "out": 1, "hash_ids": [50, 51, 52]},
+        ],
+    }
+    two = one | {"requests": [*one["requests"], agent]} | changes  # type: ignore[misc]
+    folder.mkdir()
+    write(folder / "a.json", [json.dumps(one, indent=1)])
+    write(folder / "b.json", [two])
+    (folder / "notes.txt").write_text("not a session")
+    return folder
+
+
+def test_a_folder_of_sessions_is_merged_by_time_and_ids_stay_local(tmp_path: Path) -> None:
+    folder = sessions(tmp_path / "s")
+    reader, found = read(folder, gap_ms=1000.0)
+    assert [r.timestamp_ms for r in found] == [0.0, 1000.0, 4000.0, 5000.0, 9000.0, 10_000.0]
+    a, b, sub, sub2, _, _ = found
+    assert list(a.blocks[:2]) == list(b.blocks[:2])  # 140 tokens of preamble: two whole blocks
+    assert a.blocks[2] != b.blocks[2]
+    assert list(sub2.blocks[:2]) == list(sub.blocks)  # siblings share through the session's ids
+    assert not set(sub.blocks) & set(b.blocks)
+    assert "declared, not measured" in " ".join(report_of(reader).notes)
+    alone = read(folder, share="none", gap_ms=1000.0)[1]
+    assert not set(alone[0].blocks) & set(alone[1].blocks)
+
+
+def test_sessions_that_are_broken_are_counted(tmp_path: Path) -> None:
+    folder = sessions(tmp_path / "s", block_size=32)
+    (folder / "c.json").write_text("[]")
+    deep: dict[str, Any] = {"t": 0.0, "requests": []}
+    for _ in range(20):
+        deep = {"t": 0.0, "requests": [deep]}
+    rows = [{"t": -1.0, "in": 1, "out": 1, "hash_ids": []}, 7, {"t": 1.0, "in": 64}, deep]
+    write(folder / "d.json", [{"block_size": 64, "requests": rows}])
+    reader, found = read(folder)
+    assert len(found) == 2
+    assert reader.n_skipped == 6
+    assert str(reader.skipped[0]) == "b.json, field block_size: 32 in a trace of blocks of 64"
+    with pytest.raises(KdalabError, match="1 unusable"):
+        read(folder, max_bad=0)
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("mooncake", {"input_length": -5}, "field input_length: must be a whole number from 1"),
+    ("mooncake", {"hash_ids": [1, 2, 3]}, "3 ids for 513 tokens; blocks of 512 make 2"),
+    ("mooncake", {"timestamp": "now"}, "must be milliseconds"),
+    ("kvcache", {"block_size": 32}, "field block_size: 32 in a trace of blocks of 64"),
+    ("kvcache", {"block_tokens": [64, 64]}, "must have as many numbers as hash_ids"),
+    ("kvcache", {"block_tokens": [64, 32, 34]}, "only the last block may differ from 64"),
+    ("kvcache", {"block_tokens": [64, 64, 3]}, "add up to 131, and input_length is 130"),
+    ("kvcache", {"hash_ids": [1]}, "1 ids for 130 tokens"),
+    ("bailian", {"chat_id": "x"}, "field chat_id: must be a whole number"),
+    ("bailian", {"output_length": -1}, "field output_length"),
+    ("marconi", {"input_tokens": []}, "must be a list of 1 or more token ids"),
+    ("marconi", {"output_tokens": [-3]}, "whole numbers of 0 or more"),
+    ("marconi", {"input_tokens": [2**40]}, "below 2\\*\\*31"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), BAD)
+def test_a_line_that_contradicts_itself_is_counted_and_shown(
+    tmp_path: Path, name: str, change: dict[str, Any], message: str
+) -> None:
+    good = SAMPLES[name][0]
+    path = write(tmp_path / "t", [good, good | change, good])
+    reader, found = read(path, name)
+    assert (len(found), reader.n_skipped) == (2, 1)
+    assert str(reader.skipped[0]).startswith("line 2")
+    with pytest.raises(KdalabError, match=message):
+        read(path, name, max_bad=0)
+
+
+@pytest.mark.parametrize("name", ["mooncake", "bailian", "marconi"])
+def test_time_that_goes_back_is_counted_or_sorted(tmp_path: Path, name: str) -> None:
+    good = SAMPLES[name][0]
+    field = READERS[name].time_field
+    rows = [good | {field: t} for t in (3, 1, 4)]
+    path = write(tmp_path / "t", rows)
+    reader, found = read(path)
+    assert (len(found), reader.n_skipped) == (2, 1)
+    assert f"field {field}: goes back from" in str(reader.skipped[0])
+    reader, found = read(path, sort=True)
+    assert reader.n_skipped == 0
+    assert [r.line for r in found] == [2, 1, 3]
+    assert len(read(path, sort=True, limit=2)[1]) == 2
+
+
+def test_rows_of_tables_that_are_wrong_are_counted(tmp_path: Path) -> None:
+    rows = [*SAMPLES["azure"], "yesterday,1,1", "2023-11-17 00:00:00,0,5", "2023-11-17 00:00:00,7"]
+    reader, found = read(write(tmp_path / "t.csv", rows))
+    assert (len(found), reader.n_skipped) == (2, 3)
+    assert "no date and time: 'yesterday'" in str(reader.skipped[0])
+    assert "no policy" in " ".join(report_of(reader).lines)
+
+
+def test_an_archive_that_swells_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kdalab.lab.readers.source.RATIO_FROM", 1 << 20)
+    bomb = tmp_path / "t.gz"
+    line = json.dumps(SAMPLES["mooncake"][0]).encode() + b" " * 1000 + b"\n"
+    bomb.write_bytes(gzip.compress(line * 20_000))
+    with pytest.raises(KdalabError, match="more than 200 times its size"):
+        read(bomb)
+
+
+def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
+    pipe, file = tmp_path / "pipe", write_synthetic(tmp_path / "f.jsonl", 20)
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.write_bytes(file.read_bytes()), daemon=True).start()
+    assert read(pipe)[1] == synthetic_trace(20).requests
+
+
+def test_ids_that_are_strings_count_by_their_value(tmp_path: Path) -> None:
+    row = SAMPLES["kvcache"][0]
+    rows = [row | {"hash_ids": ["7", "x", "y"]}, row | {"hash_ids": [7, "x", "z"]}]
+    a, b = read(write(tmp_path / "t", rows))[1]
+    assert list(a.blocks[:2]) == list(b.blocks[:2])
+    assert a.blocks[2] != b.blocks[2]
+    assert min(a.blocks) >= 0
+
+
+def test_options_out_of_range_are_refused() -> None:
+    wrong = [{"limit": 0}, {"max_bad": -1}, {"block_tokens": 0}, {"share": "all"}, {"gap_ms": -1}]
+    for options in wrong:
+        with pytest.raises(KdalabError):
+            ReadOptions(**options)
