@@ -1,0 +1,211 @@
+"""Requests through ``BlockStateCache``: vLLM's blocks, with the bytes of a real layout.
+
+The trace's block is the finest unit that hashes can have here; the model's sizes say how many
+tokens an attention block must have to hold a state (see ``kdalab.cache.groups``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import lcm
+
+from kdalab.cache import (
+    BlockConfig,
+    BlockLayout,
+    BlockRetention,
+    BlockStateCache,
+    CacheMode,
+    Lease,
+    PrefillFlops,
+    PrefixKey,
+    attention_block,
+    group_layers,
+    layer_specs,
+    packed_layout,
+    padded_layout,
+)
+from kdalab.errors import KdalabError
+from kdalab.lab.account import Account, Usage
+from kdalab.lab.request import Requests, TraceRequest
+from kdalab.lab.setup import Setup
+from kdalab.spec import state_sizes
+from kdalab.units import format_bytes
+
+#: vLLM's alignment of attention blocks for Kimi models.
+ALIGN = 128
+#: Blocks that an unlimited memory is made of at most.
+MAX_BLOCKS = 2_000_000
+
+
+def layout_for(setup: Setup, trace_block: int) -> BlockLayout:
+    """Groups and pages of the setup's model, on blocks that the trace's ids can name.
+
+    Raises:
+        KdalabError: a block that the trace's own block does not divide; pages that do not fit.
+    """
+    sizes = state_sizes(setup.spec)
+    block = setup.block
+    if block is None:
+        state = sizes.recurrent_bytes_per_layer + sizes.conv_bytes_per_layer
+        token = sizes.latent_bytes_per_token_per_layer
+        block = attention_block(state, token, lcm(ALIGN, trace_block))
+    if block % trace_block:
+        near = max(1, block // trace_block) * trace_block
+        raise KdalabError(
+            f"blocks of {block:,} tokens on a trace whose ids stand for {trace_block:,} each; "
+            f"{near:,} works"
+        )
+    groups = group_layers(layer_specs(setup.spec, block=block))
+    return padded_layout(groups) if setup.layout == "padded" else packed_layout(groups)
+
+
+@dataclass(slots=True)
+class BlockServed:
+    """A request that has been prefilled. Tokens, bytes."""
+
+    request: TraceRequest
+    restore: int
+    known: int
+    loaded_bytes: int = 0
+    lease: Lease | None = field(default=None, repr=False)
+
+
+class BlockRun:
+    """One block cache under one setup.
+
+    Args:
+        trace: read once where memory is unlimited, to know how many blocks that are.
+
+    Raises:
+        KdalabError: sizes that do not go together; the message says which.
+    """
+
+    def __init__(self, setup: Setup, trace: Requests, account: Account) -> None:
+        self.setup, self.account = setup, account
+        self.flops = PrefillFlops.of(setup.spec)
+        self.state_bytes = state_sizes(setup.spec).checkpoint_bytes
+        layout = layout_for(setup, trace.block_tokens)
+        self.stride = layout.stride
+        self.block = layout.groups[0].block_tokens
+        unit = self.block if setup.unit is None else setup.unit
+        if unit % trace.block_tokens:
+            raise KdalabError(
+                f"a match unit of {unit:,} tokens on a trace whose ids stand for "
+                f"{trace.block_tokens:,} each; use a multiple of that"
+            )
+        n_blocks = self._count(trace, len(layout.groups))
+        self.cache = BlockStateCache(
+            BlockConfig(
+                layout.groups,
+                n_blocks,
+                unit=unit,
+                mode=CacheMode(setup.mode),
+                retention=BlockRetention(setup.interval),
+                kernel_grid=setup.kernel_grid,
+                block_bytes=layout.stride,
+            )
+        )
+        self.trace_block = trace.block_tokens
+        self.states = frozenset(self.cache.state_groups)
+        self.restored: dict[int, tuple[int, int]] = {}  # of requests that had to wait
+        self.read: set[bytes] = set()
+        account.page_bytes = account.checkpoint_bytes = layout.stride
+        account.checkpoint_bytes *= max(1, len(self.states))
+
+    def _count(self, trace: Requests, groups: int) -> int:
+        setup = self.setup
+        if setup.memory is not None:
+            count = setup.memory // self.stride
+            if count < 2:
+                raise KdalabError(
+                    f"a memory of {format_bytes(setup.memory)} holds {count} blocks of "
+                    f"{format_bytes(self.stride)}; give it more, or use smaller blocks"
+                )
+            return int(count)
+        need = 2
+        for r in trace:
+            blocks = -(-(r.input_tokens + r.output_tokens) // self.block)
+            states = blocks if setup.mode == "all" or setup.interval != 0 else 4
+            need += blocks + (min(blocks, states) + 3) * (groups - 1)
+            if need > MAX_BLOCKS:
+                raise KdalabError(
+                    f"unlimited memory would be over {MAX_BLOCKS:,} blocks here; give memory=..."
+                )
+        return need
+
+    def start(self, request: TraceRequest, alone: bool) -> BlockServed | None:
+        """See ``RadixRun.start``."""
+        cache, account, n = self.cache, self.account, request.input_tokens
+        key = PrefixKey.from_blocks(request.blocks, self.trace_block, n)
+        found = cache.lookup(key)
+        lease = cache.acquire(found)
+        named = self._named()
+        lost = 0
+        reach = n + request.output_tokens if self.setup.arrivals else n
+        while lease.boundary < reach:
+            end = cache.chunk_end(lease, self.setup.chunk) if lease.boundary < n else reach
+            step = cache.allocate(lease, end)
+            if step is None:
+                self.restored.setdefault(request.line, (found.restore, found.token_match))
+                account.states_written += self._named() - named + lost
+                cache.release(lease)
+                if alone:
+                    self._refuse(request)
+                return None
+            for block in step.lost:
+                is_state = block.group in self.states
+                lost += is_state
+                account.evicted_states += is_state
+                account.evicted_state_bytes += is_state * self.stride
+                account.evicted_kv_bytes += (not is_state) * self.stride
+            account.pages_written += sum(len(b) for b in step.kv_blocks.values())
+            lease = cache.advance(lease, end)
+            cache.step_done()
+        # A request that was turned back half-way does not count what it computed itself as a hit.
+        restore, known = self.restored.pop(request.line, (found.restore, found.token_match))
+        account.states_written += self._named() - named + lost
+        if restore:
+            account.reads += 1
+            account.state_bytes_read += self.state_bytes
+            self.read.add(bytes(found.handle.at(restore)))
+        in_use = (len(cache.pool.blocks) - 1 - cache.pool.n_free) * self.stride
+        account.peak_bytes = max(account.peak_bytes, in_use)
+        return BlockServed(request, restore, known, 0, lease)
+
+    def finish(self, served: BlockServed) -> None:
+        """The request is over: its blocks go back, cached ones to wait for their next hit."""
+        assert served.lease is not None
+        self.cache.release(served.lease)
+
+    def usage(self) -> Usage:
+        """Bytes of blocks by what they hold. Walks the pool."""
+        kv = state = private = 0
+        for block in self.cache.pool.blocks:
+            if block.keys:
+                if block.group in self.states:
+                    state += 1
+                else:
+                    kv += 1
+            elif block.ref:
+                private += 1
+        return Usage(kv * self.stride, state * self.stride, private * self.stride, 0)
+
+    def close(self) -> None:
+        """The last figures of the account."""
+        usage = self.usage()
+        self.account.kv_bytes, self.account.state_bytes = usage.kv, usage.state
+        self.account.states_read_at_least_once = len(self.read) * len(self.states)
+
+    def check(self) -> None:
+        """Every invariant of the cache."""
+        self.cache.check()
+
+    def _named(self) -> int:
+        return sum(len(self.cache.pool.tables[i]) for i in self.states)
+
+    def _refuse(self, request: TraceRequest) -> None:
+        raise KdalabError(
+            f"the request on line {request.line:,} ({request.input_tokens:,} tokens in, "
+            f"{request.output_tokens:,} out) does not fit {self.cache.config.n_blocks:,} blocks "
+            f"of {self.block:,} tokens; give more memory"
+        )
