@@ -79,10 +79,15 @@ class BlockPool:
         self.fresh: list[Block] = []
         self.lost: list[Lost] = []
         self.version = 0  # changes whenever a key goes: does a lookup still hold?
-        self.n_free = n_blocks - 1
+        self.n_free = self.n_empty = n_blocks - 1  # empty: free, and without a key
         self._queue = Block(-1)  # the ring's sentinel: after it the oldest, before it the youngest
         for block in self.blocks[1:]:
             self._link(block, self._queue.before)
+
+    @property
+    def n_held(self) -> int:
+        """Blocks that hold something: referenced, or free and still cached."""
+        return len(self.blocks) - 1 - self.n_empty
 
     # -- blocks ------------------------------------------------------------------------------
 
@@ -105,6 +110,7 @@ class BlockPool:
         # One cut in the ring for all of them.
         queue.after, block.before = block, queue
         self.n_free -= count
+        self.n_empty -= count  # those that had keys were counted when they lost them
         return taken
 
     def hold(self, blocks: Iterable[Block]) -> None:
@@ -113,6 +119,7 @@ class BlockPool:
             if not block.ref:
                 block.before.after, block.after.before = block.after, block.before
                 self.n_free -= 1
+                self.n_empty -= not block.keys
             block.ref += 1
 
     def drop(self, blocks: Iterable[Block]) -> None:
@@ -125,6 +132,7 @@ class BlockPool:
             if not block.ref:
                 self._link(block, self._queue.before if block.keys else self._queue)
                 self.n_free += 1
+                self.n_empty += not block.keys
 
     def free_blocks(self) -> list[Block]:
         """The queue, next to be taken first."""
@@ -184,6 +192,7 @@ class BlockPool:
         table = self.tables[block.group]
         for key in block.keys:
             del table[key.hash]
+        self.n_empty += bool(block.keys and not block.ref)
         block.keys = ()
         self.version += 1
 
@@ -213,6 +222,8 @@ class BlockPool:
             raise InvariantError(f"the queue holds {len(queue)} blocks, {self.n_free} are counted")
         if {b.id for b in queue} != {b.id for b in self.blocks[1:] if not b.ref}:
             raise InvariantError("the queue holds just the blocks without references")
+        if self.n_empty != sum(not b.keys for b in queue):
+            raise InvariantError(f"{self.n_empty} free blocks without a key are counted")
         named = 0
         for block in self.blocks:
             for key in block.keys:
