@@ -2,7 +2,7 @@
 
 from kdalab.cache.block_hash import ExtraKeys, HashChain, Image
 from kdalab.cache.block_lookup import BlockLookup, CacheMode, GroupReach
-from kdalab.cache.block_retention import BlockRetention
+from kdalab.cache.block_retention import BlockRetention, parse_block_retention
 from kdalab.cache.block_rows import Copy, StateWork, Step
 from kdalab.cache.block_state import BlockConfig, BlockStateCache
 from kdalab.cache.flops import PrefillFlops
@@ -22,7 +22,7 @@ from kdalab.cache.groups import (
 )
 from kdalab.cache.host import HostTier
 from kdalab.cache.keys import PrefixKey
-from kdalab.cache.marconi import MarconiOrder, best_alpha
+from kdalab.cache.marconi import Marconi, MarconiOrder, best_alpha
 from kdalab.cache.placement import Placement, parse_placement
 from kdalab.cache.protocol import Bytes, Checkpoint, Committed, Evicted, Lease, Lookup, StateCache
 from kdalab.cache.radix import RadixStateCache
@@ -57,6 +57,7 @@ __all__ = [
     "Lease",
     "Lookup",
     "Lru",
+    "Marconi",
     "MarconiOrder",
     "Placement",
     "PrefillFlops",
@@ -76,6 +77,7 @@ __all__ = [
     "load_cache",
     "packed_layout",
     "padded_layout",
+    "parse_block_retention",
     "parse_placement",
     "parse_retention",
     "plain_groups",

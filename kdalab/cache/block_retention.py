@@ -32,6 +32,9 @@ class BlockRetention:
                 "of tokens"
             )
 
+    def __str__(self) -> str:
+        return "dense" if self.interval is None else str(self.interval)
+
     def check(self, scheduler_block: int, has_states: bool) -> None:
         """Refuse an interval that these groups cannot keep.
 
@@ -57,3 +60,28 @@ class BlockRetention:
         if self.interval is None or boundary in points:
             return True
         return self.interval > 0 and boundary % self.interval == 0
+
+
+BLOCK_RETENTION_FORMS = "dense, 0 (reachable boundaries), or N (tokens)"
+
+
+def parse_block_retention(text: str) -> BlockRetention:
+    """``dense`` | ``0`` | ``8192`` -> a retention (vLLM's None, 0 and N).
+
+    Raises:
+        KdalabError: another text. ``marconi`` is told that its admission is what ``0`` does, and
+            that blocks are evicted in the order of one queue.
+    """
+    word = text.strip().lower()
+    if word in ("dense", "none"):
+        return BlockRetention(None)
+    digits = word.replace(",", "").replace("_", "")
+    if digits.isdecimal() and len(digits) < 16:
+        return BlockRetention(int(digits))
+    why = ""
+    if word.startswith("marconi"):
+        why = ". The junction that 0 keeps is Marconi's admission; its eviction order is a tree's"
+    shown = text if len(text) <= 40 else text[:37] + "..."
+    raise KdalabError(
+        f"unknown retention {shown!r} for blocks; allowed: {BLOCK_RETENTION_FORMS}{why}"
+    )

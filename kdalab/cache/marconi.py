@@ -54,6 +54,47 @@ def _normalised(values: list[float]) -> list[float]:
     return [(v - low) / (high - low) if high > low else 0.0 for v in values]
 
 
+@dataclass(frozen=True, slots=True)
+class Marconi:
+    """The order's text form, ``marconi:ALPHA``: which weight, and not yet what anything costs.
+
+    Raises:
+        KdalabError: a negative alpha; being asked to choose before it was told costs.
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def __str__(self) -> str:
+        return f"marconi:{self.alpha:g}"
+
+    def bound(self, flops: PrefillFlops, page_bytes: int, state_bytes: int) -> MarconiOrder:
+        """The order that can choose."""
+        return MarconiOrder(flops, page_bytes, state_bytes, self.alpha)
+
+    def leaf(self, nodes: Mapping[int, N]) -> N | None:
+        raise self._unbound()
+
+    def state(self, nodes: Mapping[int, N]) -> N | None:
+        raise self._unbound()
+
+    def leaf_first(self, leaf: Aged, state: Aged) -> bool:
+        raise self._unbound()
+
+    def _unbound(self) -> KdalabError:
+        return KdalabError(
+            f"{self} weighs FLOPs against bytes and knows neither; call "
+            "Retention.bound(flops, page_bytes, state_bytes) first"
+        )
+
+
+def _check_alpha(alpha: float) -> None:
+    if not alpha >= 0:
+        raise KdalabError(f"alpha = {alpha}; use 0 (least recent use) or more")
+
+
 @dataclass(slots=True)
 class MarconiOrder:
     """The order for ``Retention``. Looks at every candidate each time: an eviction costs a walk.
@@ -73,8 +114,7 @@ class MarconiOrder:
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise KdalabError(f"alpha = {self.alpha}; use 0 (least recent use) or more")
+        _check_alpha(self.alpha)
 
     def __str__(self) -> str:
         return f"marconi:{self.alpha:g}"

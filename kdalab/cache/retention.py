@@ -7,10 +7,13 @@ needed, what counts as a use, and how many one path may keep, is answered here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kdalab.errors import KdalabError
+
+if TYPE_CHECKING:
+    from kdalab.cache.flops import PrefillFlops
 
 
 class Aged(Protocol):
@@ -91,6 +94,19 @@ class Retention:
                 "number of 1 or more, or None for no limit"
             )
 
+    @property
+    def asks_for_costs(self) -> bool:
+        """Whether the order must be told what things cost (``bound``) before it can choose."""
+        return hasattr(self.order, "bound")
+
+    def bound(self, flops: PrefillFlops, page_bytes: int, state_bytes: int) -> Retention:
+        """The same with an order that knows what tokens, pages and states cost; an order that
+        does not ask for it stays as it is."""
+        bind = getattr(self.order, "bound", None)
+        if bind is None:
+            return self
+        return replace(self, order=bind(flops, page_bytes, state_bytes))
+
     def __str__(self) -> str:
         name = "lru" if isinstance(self.order, Lru) else str(self.order)
         parts = [name if self.refresh == "consumed" else f"{name}-path"]
@@ -99,18 +115,34 @@ class Retention:
         return "+".join(parts)
 
 
-RETENTION_FORMS = "lru, lru-path, either with +cap:N"
+RETENTION_FORMS = (
+    "lru, lru-path, either with +cap:N; marconi:ALPHA (FLOPs saved per byte against recency, "
+    "ALPHA of 0 or more), also with +cap:N"
+)
 
 
 def parse_retention(text: str) -> Retention:
-    """``lru`` | ``lru-path`` | ``lru+cap:4`` -> a retention."""
-    name, *rest = text.strip().lower().split("+")
-    cap = None
-    if name in ("lru", "lru-path") and len(rest) <= 1:
-        word, _, number = rest[0].partition(":") if rest else ("cap", "", "1")
-        if word == "cap" and number.isdecimal() and len(number) < 10:
-            if rest:
-                cap = int(number)
-            return Retention(Lru(), "path" if name == "lru-path" else "consumed", cap)
+    """``lru`` | ``lru-path`` | ``lru+cap:4`` | ``marconi:0.5`` -> a retention.
+
+    Marconi's order must still be told sizes (:meth:`Retention.bound`) before it can choose.
+    """
+    # Here, since that module takes the protocol of an order from this one.
+    from kdalab.cache.marconi import Marconi
+
     shown = text if len(text) <= 40 else text[:37] + "..."
+    name, *rest = text.strip().lower().split("+")
+    word, _, number = rest[0].partition(":") if rest else ("cap", "", "1")
+    is_cap = len(rest) <= 1 and word == "cap" and number.isdecimal() and len(number) < 10
+    cap = int(number) if rest and is_cap else None
+    if is_cap and name in ("lru", "lru-path"):
+        return Retention(Lru(), "path" if name == "lru-path" else "consumed", cap)
+    if is_cap and name.startswith("marconi:"):
+        weight = name.removeprefix("marconi:")
+        if weight == "auto":
+            raise KdalabError(
+                f"retention {shown!r}: alpha is tuned by replaying a trace, so only `kdalab "
+                "replay` and `kdalab compare` take auto; give a number here"
+            )
+        if weight.replace(".", "", 1).isdecimal() and len(weight) < 10:
+            return Retention(Marconi(float(weight)), "consumed", cap)
     raise KdalabError(f"unknown retention {shown!r}; allowed: {RETENTION_FORMS}")

@@ -71,8 +71,8 @@ class EngineConfig:
     each step.
 
     ``retention`` says what the cache gives up first, and how many states a path may keep: a
-    ``Retention``, or its text form ("lru", "lru-path", "lru+cap:4"). ``host`` adds a second level
-    that takes copies of hot prefixes and gives them back (None: no such level).
+    ``Retention``, or its text form ("lru", "lru-path", "lru+cap:4", "marconi:0.5"). ``host`` adds a
+    second level that takes copies of hot prefixes and gives them back (None: no such level).
 
     States: ``strategy`` says how a state becomes a checkpoint (see ``engine.strategy``), and
     ``overlap`` whether a request keeps the second spare that overlapped steps need. With

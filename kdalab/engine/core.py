@@ -12,6 +12,7 @@ from kdalab.cache import Evicted, HostTier, PrefixKey, RadixStateCache
 from kdalab.engine import admission, checkpointing, checks, copies, decode, prefill, transfers
 from kdalab.engine import events as ev
 from kdalab.engine.config import EngineConfig
+from kdalab.engine.costs import with_costs
 from kdalab.engine.dispatch import Choice, Work, choose
 from kdalab.engine.live import live_view
 from kdalab.engine.pools import build_pools
@@ -72,7 +73,7 @@ class Engine:
             config.grid,
             pools.page_bytes,
             pools.checkpoint_bytes,
-            config.kept,
+            with_costs(config.kept, model, pools),
             HostTier(config.host.write_through) if config.host is not None else None,
         )
         self.device = Level(self.latents, self.checkpoints)

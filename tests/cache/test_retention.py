@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import pytest
 from cache_cases import Book, text
 
-from kdalab.cache import Bytes, Retention, parse_retention
+from kdalab.cache import (
+    Bytes,
+    PrefillFlops,
+    Retention,
+    parse_block_retention,
+    parse_retention,
+)
 from kdalab.cache.retention import Aged, Lru
 from kdalab.errors import KdalabError
 
@@ -47,3 +53,38 @@ def test_an_order_decides_between_a_leaf_and_an_older_state(
     # The state at 8 is the oldest of all; the oldest leaf holds two pages and a state.
     assert (book.cache.cached_pages, book.cache.cached_states) == left
     book.cache.check()
+
+
+@pytest.mark.parametrize("form", ["marconi:0", "marconi:0.5", "marconi:2+cap:3"])
+def test_marconis_form_survives_too_and_needs_to_be_told_costs(form: str) -> None:
+    kept = parse_retention(form)
+    assert str(kept) == form
+    assert kept.asks_for_costs
+    with pytest.raises(KdalabError, match="knows neither"):
+        kept.order.leaf({})
+    bound = kept.bound(PrefillFlops(1, 1), 10, 100)
+    assert str(bound) == form
+    assert not bound.asks_for_costs
+    assert bound.order.leaf({}) is None
+    assert not parse_retention("lru").asks_for_costs
+
+
+@pytest.mark.parametrize("form", ["marconi", "marconi:", "marconi:-1", "marconi:x", "marconi:nan"])
+def test_an_alpha_that_is_no_number_is_refused(form: str) -> None:
+    with pytest.raises(KdalabError, match="marconi:ALPHA"):
+        parse_retention(form)
+    with pytest.raises(KdalabError, match="only `kdalab replay`"):
+        parse_retention("marconi:auto")
+
+
+@pytest.mark.parametrize(("form", "interval"), [("dense", None), ("0", 0), ("8,192", 8192)])
+def test_a_retention_of_blocks_has_a_text_form(form: str, interval: int | None) -> None:
+    kept = parse_block_retention(form)
+    assert kept.interval == interval
+    assert parse_block_retention(str(kept)) == kept
+
+
+@pytest.mark.parametrize("form", ["", "-1", "lru", "0.5", "marconi:1"])
+def test_other_forms_for_blocks_are_refused(form: str) -> None:
+    with pytest.raises(KdalabError, match="allowed: dense, 0 "):
+        parse_block_retention(form)

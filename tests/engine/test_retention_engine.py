@@ -15,10 +15,11 @@ from engine_cases import (
     worst,
 )
 
-from kdalab.cache import PrefixKey, Retention
+from kdalab.cache import MarconiOrder, PrefillFlops, PrefixKey, Retention
 from kdalab.engine import EngineConfig, fold, room
 from kdalab.engine import events as ev
 from kdalab.errors import KdalabError
+from kdalab.spec import PRESETS
 
 LONG = (SHARED + SHARED)[:384]
 
@@ -128,3 +129,19 @@ def test_a_state_that_is_read_leaves_no_room_for_a_second() -> None:
     assert b.boundaries == (192,)
     e.run()
     assert_nothing_leaks(e)
+
+
+def test_marconis_order_learns_its_costs_from_the_engines_own_model_and_pools() -> None:
+    eng = engine(retention="marconi:1.5+cap:3", n_checkpoints=2)
+    order = eng.cache.retention.order
+    assert isinstance(order, MarconiOrder)
+    assert order.flops == PrefillFlops.of(PRESETS["tiny"])
+    assert (order.page_bytes, order.state_bytes) == (
+        eng.cache.page_bytes,
+        eng.cache.checkpoint_bytes,
+    )
+    for seed in range(4):
+        eng.submit([(7 * seed + i) % 250 for i in range(200)], 2)
+        eng.run()
+        eng.check()
+    assert of_type(eng, ev.Evicted)
