@@ -15,6 +15,7 @@ COMMANDS = (
     "demo",
     "size",
     "replay",
+    "compare",
     "explain",
     "verify",
     "bench",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +12,10 @@ import typer
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
+    from kdalab.cli.traces import Bar
     from kdalab.lab import ReplayResult, Requests
+    from kdalab.lab.marconi import Tuned
+    from kdalab.spec import ModelSpec
 
 
 def command(
@@ -33,8 +36,31 @@ def command(
         ),
     ] = "every:4096",
     retention: Annotated[
-        str, typer.Option(help="What is kept: lru, lru-path, either with +cap:N states a path.")
-    ] = "lru",
+        str | None,
+        typer.Option(
+            help="What is kept. Radix: lru, lru-path, marconi:ALPHA, each also with +cap:N states "
+            "a path, or marconi:auto; default lru. Block: dense, 0 or N tokens; default 0.",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Annotated[
+        str, typer.Option(help="radix (SGLang's way) or block (vLLM's way).")
+    ] = "radix",
+    block: Annotated[
+        str | None,
+        typer.Option(
+            help="Block cache: tokens of a block; default: the smallest that holds a state.",
+            show_default=False,
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            help="Block cache: tokens of a hash; default: the trace's block.", show_default=False
+        ),
+    ] = None,
+    mode: Annotated[str, typer.Option(help="Block cache: align, all or none.")] = "align",
+    layout: Annotated[str, typer.Option(help="Block cache: padded or packed.")] = "padded",
     state_dtype: Annotated[
         str | None, typer.Option(help="Recurrent state's dtype; default: the model's.")
     ] = None,
@@ -51,106 +77,74 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
 ) -> None:
     """Replay a trace and report honest hit rates: with the recurrent state in the account."""
-    from kdalab.cache import parse_placement, parse_retention
-    from kdalab.lab import replay
+    from kdalab.cli.replay_block import replay_block
+    from kdalab.cli.traces import Bar, open_requests, parse_budget
     from kdalab.spec import resolve_model
 
+    bad = 0 if strict else max_bad_lines
     try:
-        placement, kept = parse_placement(checkpoints), parse_retention(retention)
         spec = resolve_model(model).with_dtypes(state=state_dtype, kv=kv_dtype)
-        budget_bytes = _budget(budget)
-        with _Bar(quiet=as_json) as bar:
-            if synthetic:
-                requests = _made_up(trace, synthetic, seed, limit, bar)
+        budget_bytes = parse_budget(budget)
+        options = (block, unit, mode, layout)
+        if cache not in ("radix", "block"):
+            raise KdalabError(f"cache {cache!r}; use radix or block")
+        if cache == "radix" and options != (None, None, "align", "padded"):
+            raise KdalabError("--block, --unit, --mode and --layout go with --cache block")
+        with Bar(quiet=as_json) as bar:
+            passes = 1 if budget_bytes is None and cache == "radix" else 2
+            requests = open_requests(trace, synthetic, seed, limit, bad, bar, passes)
+            if cache == "block":
+                show = replay_block(requests, spec, budget_bytes, retention or "0", *options, bar)
             else:
-                bad = 0 if strict else max_bad_lines
-                requests = _file(trace, limit, bad, bar, passes=1 if budget_bytes is None else 2)
-            result = replay(
-                requests,
-                spec,
-                placement,
-                budget_bytes,
-                on_request=bar.on_request,
-                retention=kept,
-            )
+                show = _replay_radix(
+                    requests, spec, checkpoints, budget_bytes, retention or "lru", bar
+                )
     except KdalabError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from error
-    if as_json:
-        typer.echo(json.dumps(result.as_dict(), indent=2))
-    else:
-        _print(result, synthetic > 0)
+    show(as_json, synthetic > 0)
 
 
-def _budget(text: str) -> int | None:
-    from kdalab.units import parse_bytes
+def _replay_radix(
+    requests: Requests,
+    spec: ModelSpec,
+    checkpoints: str,
+    budget: int | None,
+    retention: str,
+    bar: Bar,
+) -> Callable[[bool, bool], None]:
+    """Replay; returns what shows the result, as JSON or as a table, and made up or not."""
+    from kdalab.cache import parse_placement
+    from kdalab.lab import replay
+    from kdalab.lab.marconi import tuned_retention
 
-    return None if text.strip().lower() == "unlimited" else parse_bytes(text)
+    placement = parse_placement(checkpoints)
+    kept, tuned = tuned_retention(retention, requests, spec, placement, budget)
+    result = replay(requests, spec, placement, budget, on_request=bar.on_request, retention=kept)
 
+    def show(as_json: bool, made_up: bool) -> None:
+        if as_json:
+            extra = {} if tuned is None else {"tuned": asdict(tuned)}
+            typer.echo(json.dumps({**result.as_dict(), **extra}, indent=2))
+        else:
+            _print(result, made_up)
+            _print_tuned(tuned)
 
-def _made_up(trace: str | None, n: int, seed: int, limit: int | None, bar: _Bar) -> Requests:
-    from kdalab.lab import synthetic_trace
-
-    if trace is not None:
-        raise KdalabError("give a trace file or --synthetic N, not both")
-    requests = synthetic_trace(min(n, limit or n), seed)
-    bar.expect_requests(len(requests.requests))
-    return requests
-
-
-def _file(trace: str | None, limit: int | None, bad: int, bar: _Bar, passes: int) -> Requests:
-    from kdalab.lab import TraceFile, read_mooncake
-
-    if trace is None:
-        raise KdalabError("give a trace file, or --synthetic N for made-up requests")
-    path = Path(trace)
-    try:
-        size = path.stat().st_size
-        if not path.is_file() and not path.is_dir():
-            return read_mooncake(path, limit, bad)  # a pipe: it cannot be read twice
-    except (OSError, ValueError):
-        size = 0  # reading it will say why
-    bar.expect_bytes(size * passes)
-    return TraceFile(path, limit, bad, on_bytes=bar.on_bytes)
+    return show
 
 
-class _Bar:
-    """A progress bar on standard error, on a terminal only."""
-
-    def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        off = quiet or not sys.stderr.isatty()
-        self.progress = Progress(console=Console(stderr=True), transient=True, disable=off)
-        self.task = self.progress.add_task("replaying", total=None)
-        self.in_bytes = False
-        self.passed = self.position = 0  # bytes of the passes that are over, and of this one
-
-    def __enter__(self) -> _Bar:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def expect_requests(self, total: int) -> None:
-        self.progress.update(self.task, total=total)
-
-    def expect_bytes(self, total: int) -> None:
-        self.in_bytes = True
-        self.progress.update(self.task, total=total)
-
-    def on_request(self, done: int) -> None:
-        if not self.in_bytes:
-            self.progress.update(self.task, completed=done)
-
-    def on_bytes(self, position: int) -> None:
-        if position < self.position:
-            self.passed += self.position
-        if position != self.position:
-            self.position = position
-            self.progress.update(self.task, completed=self.passed + position)
+def _print_tuned(tuned: Tuned | None) -> None:
+    if tuned is None:
+        return
+    if not tuned.saved:
+        typer.echo("Nothing was evicted, so alpha has nothing to choose: 0.")
+        return
+    plain, best = tuned.saved[0.0], tuned.saved[tuned.alpha]
+    typer.echo(
+        f"alpha {tuned.alpha:g} of {len(tuned.saved)} saves the most FLOPs in the "
+        f"{tuned.window:,} requests after the first eviction (request {tuned.first_eviction:,}): "
+        f"{best:.4g}, with alpha 0 {plain:.4g}."
+    )
 
 
 def _print(r: ReplayResult, made_up: bool) -> None:
@@ -158,6 +152,7 @@ def _print(r: ReplayResult, made_up: bool) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from kdalab.cli.traces import print_notes
     from kdalab.units import format_bytes, format_seconds
 
     budget = "unlimited" if r.budget_bytes is None else format_bytes(r.budget_bytes)
@@ -200,10 +195,4 @@ def _print(r: ReplayResult, made_up: bool) -> None:
         table.add_row(name, value)
     console = Console()
     console.print(table)
-    console.print(f"Assumed: {'; '.join(r.assumptions)}.", style="dim")
-    if made_up:
-        console.print("Made-up requests: see how it works, do not choose settings by them.")
-    if r.skipped_lines:
-        console.print(f"[yellow]{r.skipped_lines:,} lines skipped[/]; the first:")
-        for line in r.skipped_examples:
-            console.print(f"  {line}", markup=False)
+    print_notes(console, r, made_up)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from kdalab.cache import Placement, RadixStateCache, Retention
+from kdalab.cache import Placement, RadixStateCache, Retention, parse_retention
 from kdalab.cache.flops import PrefillFlops
 from kdalab.cache.marconi import ALPHAS, MarconiOrder, best_alpha
 from kdalab.errors import KdalabError
@@ -75,6 +75,25 @@ def tune_alpha(
         return saved[alpha]
 
     return Tuned(best_alpha(trial, alphas), len(warm), len(window), saved)
+
+
+def tuned_retention(
+    text: str, trace: Requests, spec: ModelSpec, placement: Placement, budget: int | None
+) -> tuple[Retention, Tuned | None]:
+    """The retention of a text form; for ``marconi:auto`` (also with ``+cap:N``) the alpha that
+    :func:`tune_alpha` finds on ``trace``, and what that choice rests on.
+
+    Raises:
+        KdalabError: an unknown form; as ``tune_alpha``.
+    """
+    name, plus, rest = text.strip().lower().partition("+")
+    if name != "marconi:auto":
+        return parse_retention(text), None
+    kept = parse_retention(f"marconi:0{plus}{rest}")  # refuses a wrong cap before the work
+    if budget is None:
+        return kept, Tuned(0.0, 0, 0, {})  # nothing is ever evicted
+    tuned = tune_alpha(trace, spec, placement, budget)
+    return parse_retention(f"marconi:{tuned.alpha:g}{plus}{rest}"), tuned
 
 
 class _Trial:

@@ -18,7 +18,9 @@ from kdalab.cache import (
     Bytes,
     Evicted,
     Lease,
+    Lookup,
     Placement,
+    PrefillFlops,
     PrefixKey,
     RadixStateCache,
     Retention,
@@ -147,6 +149,9 @@ def replay(
     placement.boundaries(block, 0, None, block)  # refuses an interval off the grid, before work
     if budget is not None:
         check_budget(trace, budget, page_bytes, sizes.checkpoint_bytes)
+    retention = (retention or Retention()).bound(
+        PrefillFlops.of(spec), page_bytes, sizes.checkpoint_bytes
+    )
     run = _Replayer(
         RadixStateCache(block, block, page_bytes, sizes.checkpoint_bytes, retention),
         CountingPool(page_bytes, sizes.checkpoint_bytes, budget),
@@ -159,10 +164,10 @@ def replay(
             block,
             page_bytes,
             sizes.checkpoint_bytes,
-            retention=str(retention or Retention()),
+            retention=str(retention),
         ),
     )
-    with _without_garbage_collection():
+    with without_garbage_collection():
         for done, request in enumerate(trace, 1):
             run.request(request)
             if check_every and done % check_every == 0:
@@ -177,7 +182,7 @@ def replay(
 
 
 @contextmanager
-def _without_garbage_collection() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """The tree has no garbage in cycles: what is evicted goes by its reference count.
     The collector would walk all of it again and again, a third of the time of a replay."""
     was_on = gc.isenabled()
@@ -222,9 +227,12 @@ class _Replayer:
         self.read: set[int] = set()
 
     def request(self, request: TraceRequest) -> None:
-        cache, result = self.cache, self.result
         n = request.input_tokens
-        key = PrefixKey.from_blocks(request.blocks, cache.page_tokens, n)
+        self.serve(PrefixKey.from_blocks(request.blocks, self.cache.page_tokens, n))
+
+    def serve(self, key: PrefixKey) -> Lookup:
+        """One prompt; returns what its lookup found."""
+        cache, result, n = self.cache, self.result, key.n_tokens
         found = cache.lookup(key)
         result.requests += 1
         result.input_tokens += n
@@ -236,12 +244,18 @@ class _Replayer:
             result.reads += 1
             self.read.add(lease.state.slot)
             cache.unlock_state(lease)
+        self.admit(lease, n)
         for boundary in self.placement.boundaries(n, found.restore, found.branching, cache.grid):
             moved = self.commit(lease, key, boundary)
             if moved is None:
                 break  # the next boundary would need even more
             lease = moved
         self.forget(cache.release(lease))
+        return found
+
+    def admit(self, lease: Lease, n_tokens: int) -> None:
+        """Room for what the request computes into. Not counted here: only what enters the cache
+        is."""
 
     def commit(self, lease: Lease, key: PrefixKey, boundary: int) -> Lease | None:
         """Leave a checkpoint at ``boundary``, making room first; None when there is no room.

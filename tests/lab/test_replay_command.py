@@ -154,13 +154,13 @@ def test_a_pipe_is_read_once_even_with_a_budget(tmp_path: Path) -> None:
 def test_the_progress_bar_goes_to_a_terminal_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kdalab.cli.replay import _Bar
+    from kdalab.cli.traces import Bar
 
-    assert _Bar(quiet=False).progress.disable  # pytest has no terminal
+    assert Bar(quiet=False).progress.disable  # pytest has no terminal
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert not _Bar(quiet=False).progress.disable
-    assert _Bar(quiet=True).progress.disable
-    bar = _Bar(quiet=False)
+    assert not Bar(quiet=False).progress.disable
+    assert Bar(quiet=True).progress.disable
+    bar = Bar(quiet=False)
     bar.expect_bytes(200)
     for position in (50, 100, 20, 100):  # two passes over 100 bytes
         bar.on_bytes(position)

@@ -1,0 +1,231 @@
+"""``kdalab compare``: one workload, both ways of caching, under the same bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kdalab.errors import KdalabError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kdalab.cli.traces import Bar
+    from kdalab.lab.figures import Comparison
+
+
+def command(
+    workload: Annotated[
+        str | None,
+        typer.Argument(
+            help="A named scenario (--list), or a trace: Mooncake JSONL, gzipped or not.",
+            show_default=False,
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Name the scenarios and stop.")] = False,
+    budget: Annotated[
+        str, typer.Option(help="Trace: bytes of one rank for each way: 256GiB, unlimited.")
+    ] = "256GiB",
+    model: Annotated[str, typer.Option(help="Trace: a preset or a config.json.")] = "kimi-k3",
+    tp: Annotated[int, typer.Option(min=1, help="Trace: tensor-parallel ranks.")] = 1,
+    checkpoints: Annotated[
+        str, typer.Option(help="Radix: where to take them (see `kdalab replay --help`).")
+    ] = "leaf+branch",
+    retention: Annotated[
+        str, typer.Option(help="Radix: lru, lru-path, marconi:ALPHA or :auto; also with +cap:N.")
+    ] = "lru",
+    donate: Annotated[
+        bool, typer.Option("--donate", help="Radix: slots become snapshots without a copy.")
+    ] = False,
+    block_retention: Annotated[
+        str, typer.Option(help="Block: dense, 0 (reachable boundaries) or N tokens.")
+    ] = "0",
+    block: Annotated[
+        str | None,
+        typer.Option(
+            help="Block: tokens of a block; default: the smallest that holds a state.",
+            show_default=False,
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(help="Block: tokens of a hash; default: the trace's.", show_default=False),
+    ] = None,
+    mode: Annotated[str, typer.Option(help="Block: align, all or none.")] = "align",
+    layout: Annotated[str, typer.Option(help="Block: padded or packed.")] = "padded",
+    device: Annotated[
+        str, typer.Option(help="Trace: whose rates the time to the first token is counted by.")
+    ] = "h100-sxm",
+    flops: Annotated[
+        float | None,
+        typer.Option(
+            help="Trace: FLOP/s that prefill reaches on one device; default 40 % of its peak.",
+            show_default=False,
+        ),
+    ] = None,
+    copy_bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            help="Trace: bytes/s of a copy on one device, reads and writes together: 3.35TB.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")] = None,
+    max_bad_lines: Annotated[int, typer.Option(min=0, help="Unusable lines to skip.")] = 100,
+    synthetic: Annotated[
+        int, typer.Option(min=0, max=1_000_000, help="No file: N made-up requests instead.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of the made-up requests.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
+) -> None:
+    """Compare SGLang's way (radix tree) with vLLM's way (blocks) on the same requests."""
+    from kdalab.cli.traces import Bar
+
+    try:
+        with Bar(quiet=as_json) as bar:
+            found = _trace(
+                workload, synthetic, seed, limit, max_bad_lines, budget, model, tp, checkpoints,
+                retention, donate, block_retention, block, unit, mode, layout, device, flops,
+                copy_bandwidth, bar,
+            )  # fmt: skip
+    except KdalabError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from error
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=2))
+    else:
+        show(found, synthetic > 0)
+
+
+def _trace(
+    trace: str | None,
+    synthetic: int,
+    seed: int,
+    limit: int | None,
+    max_bad: int,
+    budget: str,
+    model: str,
+    tp: int,
+    checkpoints: str,
+    retention: str,
+    donate: bool,
+    block_retention: str,
+    block: str | None,
+    unit: str | None,
+    mode: str,
+    layout: str,
+    device: str,
+    flops: float | None,
+    copy_bandwidth: str | None,
+    bar: Bar,
+) -> Comparison:
+    from kdalab.cache import parse_block_retention, parse_placement
+    from kdalab.cli.replay_block import parse_mode
+    from kdalab.cli.traces import open_requests, parse_budget
+    from kdalab.lab.compare import compare_trace
+    from kdalab.lab.cost import cost_model
+    from kdalab.lab.marconi import tuned_retention
+    from kdalab.spec import resolve_model
+    from kdalab.units import parse_bytes, parse_tokens
+
+    spec, nbytes = resolve_model(model), parse_budget(budget)
+    placement = parse_placement(checkpoints)
+    blocks_kept, how = parse_block_retention(block_retention), parse_mode(mode)
+    speed = parse_bytes(copy_bandwidth) if copy_bandwidth is not None else None
+    cost = cost_model(device, flops, speed, tp)
+    passes = 2 if nbytes is None else 3
+    requests = open_requests(trace, synthetic, seed, limit, max_bad, bar, passes)
+    kept, _ = tuned_retention(retention, requests, spec, placement, nbytes)
+    return compare_trace(
+        requests,
+        spec,
+        nbytes,
+        placement,
+        kept,
+        cost,
+        block=parse_tokens(block) if block is not None else None,
+        unit=parse_tokens(unit) if unit is not None else None,
+        mode=how,
+        layout=layout,
+        block_retention=blocks_kept,
+        donate=donate,
+        tp_size=tp,
+        on_request=bar.on_request,
+    )
+
+
+def show(found: Comparison, made_up: bool = False) -> None:
+    """Print the table, then the first request that the two restore at different boundaries."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from kdalab.cli.traces import print_notes
+    from kdalab.units import format_bytes, format_seconds
+
+    budget = "unlimited" if found.budget_bytes is None else format_bytes(found.budget_bytes)
+    table = Table(title=escape(f"{found.workload}: {found.model}, budget {budget}"), min_width=72)
+    table.add_column(f"{found.requests:,} requests, {found.input_tokens:,} tokens")
+    table.add_column("radix (SGLang's way)", justify="right")
+    table.add_column("block (vLLM's way)", justify="right")
+
+    def share(tokens: int) -> str:
+        return f"{tokens:,} ({tokens / max(1, found.input_tokens):.1%})"
+
+    def part(nbytes: int, of: int) -> str:
+        return f"{format_bytes(nbytes)} ({nbytes / max(1, of):.1%})"
+
+    pair = (found.radix, found.block)
+    rows = [
+        ("[bold]hit tokens (restored)[/]", [f"[bold]{share(w.hit_tokens)}[/]" for w in pair]),
+        ("known tokens (KV)", [share(w.known_tokens) for w in pair]),
+        ("replayed tokens", [share(w.replayed_tokens) for w in pair]),
+        ("restored further than the other", [f"{w.further:,} requests" for w in pair]),
+        ("states written", [f"{w.states_written:,}" for w in pair]),
+        ("states read back", [f"{w.states_read:,}" for w in pair]),
+        ("copies", [f"{w.copies:,} ({format_bytes(w.copied_bytes)})" for w in pair]),
+        ("held at the end", [format_bytes(w.held_bytes) for w in pair]),
+        ("  of which padding", [part(w.padding_bytes, w.held_bytes) for w in pair]),
+        ("  of which unfilled KV", [part(w.unfilled_bytes, w.held_bytes) for w in pair]),
+        ("peak", [format_bytes(w.peak_bytes) for w in pair]),
+        ("evicted states", [f"{w.evicted_states:,}" for w in pair]),
+        ("evicted KV", [format_bytes(w.evicted_kv_bytes) for w in pair]),
+    ]  # fmt: skip
+    if any(w.skipped_states for w in pair):
+        rows.append(("states skipped for want of room", [f"{w.skipped_states:,}" for w in pair]))
+    times = [w.first_token for w in pair]
+    if times[0] is not None and times[1] is not None:
+        for name in ("mean", "median", "p95"):
+            each = [format_seconds(getattr(t, name)) for t in times]
+            rows.append((f"time to first token, {name}", each))
+    for name, cells in rows:
+        table.add_row(name, *cells)
+    console = Console()
+    console.print(table)
+    for way in pair:
+        console.print(f"{way.way}: {way.setup}", style="dim", markup=False)
+    if found.first_token_is:
+        console.print(f"Time to first token: {found.first_token_is}.", style="dim", markup=False)
+    show_difference(console, found)
+    print_notes(console, found, made_up)
+
+
+def show_difference(console: Console, found: Comparison) -> None:
+    """Both reasons for the first request that the two ways restore at different boundaries."""
+    from rich.table import Table
+
+    first = found.first
+    if first is None:
+        console.print(f"Both restore all {found.requests:,} requests at the same boundaries.")
+        return
+    console.print(
+        f"\nRestored at different boundaries: {found.requests - found.same:,} of "
+        f"{found.requests:,} requests. The first: {first.request}, {first.n_tokens:,} tokens."
+    )
+    table = Table(show_header=True)
+    table.add_column(f"radix: restore {first.radix_restore:,}")
+    table.add_column(f"block: restore {first.block_restore:,}")
+    table.add_row("\n".join(first.radix_why), "\n".join(first.block_why))
+    console.print(table, markup=False)

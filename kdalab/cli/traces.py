@@ -1,0 +1,111 @@
+"""What the commands that read traces share: where requests come from, budgets, progress."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kdalab.errors import KdalabError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kdalab.lab import ReplayResult, Requests
+    from kdalab.lab.block_replay import BlockReplayResult
+    from kdalab.lab.figures import Comparison
+
+
+def parse_budget(text: str) -> int | None:
+    """Bytes, or None for "unlimited"."""
+    from kdalab.units import parse_bytes
+
+    return None if text.strip().lower() == "unlimited" else parse_bytes(text)
+
+
+def open_requests(
+    trace: str | None,
+    synthetic: int,
+    seed: int,
+    limit: int | None,
+    max_bad: int,
+    bar: Bar,
+    passes: int = 1,
+) -> Requests:
+    """The requests of a trace file, or ``synthetic`` made-up ones; ``passes`` is how often they
+    will be read, for the bar.
+
+    Raises:
+        KdalabError: neither is given, or both.
+    """
+    from kdalab.lab import TraceFile, read_mooncake, synthetic_trace
+
+    if synthetic:
+        if trace is not None:
+            raise KdalabError("give a trace file or --synthetic N, not both")
+        requests = synthetic_trace(min(synthetic, limit or synthetic), seed)
+        bar.expect_requests(len(requests.requests))
+        return requests
+    if trace is None:
+        raise KdalabError("give a trace file, or --synthetic N for made-up requests")
+    path = Path(trace)
+    try:
+        size = path.stat().st_size
+        if not path.is_file() and not path.is_dir():
+            return read_mooncake(path, limit, max_bad)  # a pipe: it cannot be read twice
+    except (OSError, ValueError):
+        size = 0  # reading it will say why
+    bar.expect_bytes(size * passes)
+    return TraceFile(path, limit, max_bad, on_bytes=bar.on_bytes)
+
+
+class Bar:
+    """A progress bar on standard error, on a terminal only."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        off = quiet or not sys.stderr.isatty()
+        self.progress = Progress(console=Console(stderr=True), transient=True, disable=off)
+        self.task = self.progress.add_task("replaying", total=None)
+        self.in_bytes = False
+        self.passed = self.position = 0  # bytes of the passes that are over, and of this one
+
+    def __enter__(self) -> Bar:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def expect_requests(self, total: int) -> None:
+        self.progress.update(self.task, total=total)
+
+    def expect_bytes(self, total: int) -> None:
+        self.in_bytes = True
+        self.progress.update(self.task, total=total)
+
+    def on_request(self, done: int) -> None:
+        if not self.in_bytes:
+            self.progress.update(self.task, completed=done)
+
+    def on_bytes(self, position: int) -> None:
+        if position < self.position:
+            self.passed += self.position
+        if position != self.position:
+            self.position = position
+            self.progress.update(self.task, completed=self.passed + position)
+
+
+def print_notes(
+    console: Console, result: ReplayResult | BlockReplayResult | Comparison, made_up: bool
+) -> None:
+    """What the figures rest on, and the lines that were left out."""
+    console.print(f"Assumed: {'; '.join(result.assumptions)}.", style="dim")
+    if made_up:
+        console.print("Made-up requests: see how it works, do not choose settings by them.")
+    if result.skipped_lines:
+        console.print(f"[yellow]{result.skipped_lines:,} lines skipped[/]; the first:")
+        for line in result.skipped_examples:
+            console.print(f"  {line}", markup=False)
