@@ -17,6 +17,7 @@ from kdalab.errors import KdalabError
 from kdalab.memory.slots import CACHE, IN_FLIGHT
 
 if TYPE_CHECKING:
+    from kdalab.engine.base import BaseEngine
     from kdalab.engine.core import Engine
 
 
@@ -38,8 +39,10 @@ def as_ids(tokens: Iterable[int], what: str = "tokens") -> tuple[int, ...]:
         ) from None
 
 
-def check_request(engine: Engine, tokens: tuple[int, ...], max_new_tokens: int, name: str) -> None:
-    """Refuse what can never run, before anything is taken."""
+def check_prompt(
+    engine: BaseEngine, tokens: tuple[int, ...], max_new_tokens: int, name: str
+) -> None:
+    """Refuse what no engine can run, before anything is taken."""
     if type(max_new_tokens) is not int:
         raise KdalabError(f"max_new_tokens = {max_new_tokens!r}; it must be a whole number")
     if not isinstance(name, str):
@@ -56,6 +59,11 @@ def check_request(engine: Engine, tokens: tuple[int, ...], max_new_tokens: int, 
         raise KdalabError(f"a request named {name!r} exists already; choose another name")
     if not name or name in (CACHE, IN_FLIGHT):
         raise KdalabError(f"a request cannot be named {name!r}")
+
+
+def check_request(engine: Engine, tokens: tuple[int, ...], max_new_tokens: int, name: str) -> None:
+    """Refuse what can never run in these pools, before anything is taken."""
+    check_prompt(engine, tokens, max_new_tokens, name)
     pages, limit = pages_needed(engine, len(tokens), max_new_tokens), engine.page_limit
     if pages > limit:
         raise KdalabError(

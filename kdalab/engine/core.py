@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +10,9 @@ import torch
 from kdalab.cache import Evicted, HostTier, PrefixKey, RadixStateCache
 from kdalab.engine import admission, checkpointing, checks, copies, decode, prefill, transfers
 from kdalab.engine import events as ev
+from kdalab.engine.base import BaseEngine
 from kdalab.engine.config import EngineConfig
 from kdalab.engine.costs import with_costs
-from kdalab.engine.dispatch import Choice, Work, choose
 from kdalab.engine.live import live_view
 from kdalab.engine.pools import build_pools
 from kdalab.engine.request import Phase, Request
@@ -39,7 +38,7 @@ class _Held(NamedTuple):
     released: Evicted
 
 
-class Engine:
+class Engine(BaseEngine):
     """Runs requests through a hybrid model, sharing what their prompts have in common.
 
     Everything that happens is one event in ``events``. Pools, cache and requests change only in
@@ -52,6 +51,8 @@ class Engine:
         identity: of every state in this engine's cache; requests that name another are refused.
     """
 
+    config: EngineConfig
+
     def __init__(
         self,
         model: HybridModel,
@@ -61,10 +62,7 @@ class Engine:
         config = EngineConfig() if config is None else config
         if not isinstance(config, EngineConfig):
             raise KdalabError(f"config = {config!r}; give an EngineConfig, or None")
-        if identity is not None and not isinstance(identity, StateIdentity):
-            raise KdalabError(f"identity = {identity!r}; give a StateIdentity, or None")
-        self.model = model
-        self.identity = identity
+        super().__init__(model, identity)
         self.config = config
         pools = build_pools(model, config)
         self.buffer, self.active, self.checkpoints, self.latents = pools
@@ -81,11 +79,6 @@ class Engine:
         if config.host is not None:
             sizes = config.host.n_pages, config.host.n_checkpoints
             self.host = host_level(*sizes, self.device, config.poison)
-        self.events: list[ev.Event] = []
-        self.choices: dict[Work, Choice] = {}
-        self.requests: dict[str, Request] = {}
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
         self.remote: Remote | None = None  # other instances to ask before a prompt is computed
 
     # -- what a user calls -------------------------------------------------------------------
@@ -112,12 +105,7 @@ class Engine:
             KdalabError: an empty prompt, an id outside the vocabulary, a name in use, or a
                 prompt that does not fit the pools even when they are empty. Nothing was taken.
         """
-        if identity is not None:
-            if not isinstance(identity, StateIdentity):
-                raise KdalabError(f"identity = {identity!r}; give a StateIdentity, or None")
-            if self.identity is None:
-                raise KdalabError("this engine's cache has no identity; give one to Engine(...)")
-            self.identity.require_equal(identity)
+        self.require_identity(identity)
         ids = admission.as_ids(tokens)
         name = name if name is not None else self.next_name()
         admission.check_request(self, ids, max_new_tokens, name)
@@ -153,15 +141,6 @@ class Engine:
             self.check()
         return self.events[first:]
 
-    def run(self, max_steps: int = 100_000) -> list[ev.Event]:
-        """Step until nothing waits or runs. Returns the new events."""
-        first = len(self.events)
-        for _ in range(max_steps):
-            if self.is_idle:
-                return self.events[first:]
-            self.step()
-        raise KdalabError(f"not idle after {max_steps:,} steps")
-
     def abort(self, name: str) -> None:
         """End a request wherever it is; what it held goes back, what it shared stays. One that has
         ended already is left as it is.
@@ -169,7 +148,7 @@ class Engine:
         Raises:
             KdalabError: no request of that name.
         """
-        request = self._named(name)
+        request = self.named(name)
         if request.phase is Phase.WAITING:
             transfers.cancel(self, request)
             self.waiting.remove(request)
@@ -190,24 +169,11 @@ class Engine:
 
     # -- what the engine's modules call ------------------------------------------------------
 
-    def emit(self, event: ev.Event) -> None:
-        """Append to the log."""
-        self.events.append(event)
-
     def say_moves(self) -> None:
         """One event for every slot that the unified buffer has moved since the last time."""
         if self.buffer is not None:
             for move in self.buffer.drain_moves():
                 self.emit(ev.Moved("", *move))
-
-    def dispatch(self, work: Work) -> Choice:
-        """The op that a forward runs; one event whenever the choice is a new one."""
-        choice = choose(work, self.config.backend)
-        if self.choices.get(work) != choice:
-            self.choices[work] = choice
-            self.emit(ev.Dispatched("", work.value, choice.op, choice.backend, choice.why))
-        self.model.use_backend(choice.backend)
-        return choice
 
     def give_back(self, evicted: Evicted, request: str, reason: str) -> None:
         """Return evicted pages and checkpoints of both levels to their pools, and say so."""
@@ -278,7 +244,7 @@ class Engine:
         Raises:
             KdalabError: no running request of that name.
         """
-        request = self._named(name)
+        request = self.named(name)
         self._require_running(request)
         copies.settle(self, request)
 
@@ -312,14 +278,6 @@ class Engine:
         """The same view as ``fold(engine.events, engine.empty_view())``, from the live objects."""
         return live_view(self)
 
-    def _named(self, name: str) -> Request:
-        request = self.requests.get(name) if isinstance(name, str) else None
-        if request is None:
-            known = list(self.requests)
-            shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
-            raise KdalabError(f"no request {name!r}; known: {shown or 'none'}")
-        return request
-
     def _require_running(self, request: Request) -> None:
         if not isinstance(request, Request):
             raise KdalabError(f"{request!r} is not a request; submit() returns one")
@@ -327,17 +285,3 @@ class Engine:
             raise KdalabError(f"request {request.name!r} is not of this engine")
         if not request.is_running:
             raise KdalabError(f"request {request.name!r} is {request.phase}, not running")
-
-    def next_name(self) -> str:
-        """The name of the next request that is given none: A, B, C, ..."""
-        number = len(self.requests)
-        while True:
-            name, rest = "", number
-            while True:
-                name = chr(ord("A") + rest % 26) + name
-                rest = rest // 26 - 1
-                if rest < 0:
-                    break
-            if name not in self.requests:
-                return name
-            number += 1

@@ -14,6 +14,7 @@ from kdalab.engine.request import Phase, Request
 from kdalab.errors import NotFiniteError
 
 if TYPE_CHECKING:
+    from kdalab.engine.base import BaseEngine
     from kdalab.engine.core import Engine
 
 
@@ -104,7 +105,7 @@ def advance(engine: Engine, request: Request, token: int, logits: torch.Tensor) 
         take_token(engine, request, token)
 
 
-def take_token(engine: Engine, request: Request, token: int) -> None:
+def take_token(engine: BaseEngine, request: Request, token: int) -> None:
     """Append the chosen token; end the request when it has all it asked for."""
     if token < 0:
         engine.finish(request, "failed: its logits are not finite")

@@ -19,6 +19,7 @@ from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Phase, Request
 
 if TYPE_CHECKING:
+    from kdalab.engine.base import BaseEngine
     from kdalab.engine.core import Engine
 
 
@@ -37,7 +38,7 @@ def run_chunk(engine: Engine) -> None:
                 _run_segment(engine, request, _next_stop(request, end))
             if request.computed == request.n_tokens:
                 request.phase = Phase.DECODE
-                _first_token(engine, request)
+                first_token(engine, request)
         except FAILURES as error:  # its own trouble: the others go on
             engine.finish(request, f"failed: {named(error)}")
 
@@ -55,15 +56,38 @@ def _run_segment(engine: Engine, request: Request, end: int) -> None:
     for first in range(start, end, CELL):
         _run_cell(engine, request, first, min(first + CELL, end))
     request.computed = end
+    say_computed(engine, request, start, end)
+    if request.stale_state is not None and end >= _trusted(request):
+        _lose_replay(engine, request)
+    elif end in request.boundaries and not engine.config.faults.active:
+        checkpointing.in_prefill(engine, request, end)
+
+
+def say_computed(engine: BaseEngine, request: Request, start: int, end: int) -> None:
+    """Tokens [start, end) have been prefilled: known ones again, and new ones."""
     known = request.token_match
     if start < known:
         engine.emit(ev.Replayed(request.name, start, min(end, known)))
     if end > known:
         engine.emit(ev.Computed(request.name, max(start, known), end))
-    if request.stale_state is not None and end >= _trusted(request):
-        _lose_replay(engine, request)
-    elif end in request.boundaries and not engine.config.faults.active:
-        checkpointing.in_prefill(engine, request, end)
+
+
+def first_token(engine: BaseEngine, request: Request) -> None:
+    """The prompt is computed: choose its first token, or end there."""
+    if request.generated:
+        return  # resumed: decoding goes on with the tokens that are known already
+    if request.max_new_tokens == 0:
+        engine.finish(request, "prefilled")
+    else:
+        decode.take_token(engine, request, decode.choices(request.logits[-1][None])[0])
+
+
+def keep_logits(engine: BaseEngine, request: Request, logits: torch.Tensor | None) -> None:
+    """All rows [row, vocab] of a cell when they are kept, otherwise the last one."""
+    if logits is not None and engine.config.keep_logits:
+        request.logits.extend(logits)
+    elif logits is not None:
+        request.logits[:] = [logits[-1]]
 
 
 def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
@@ -83,19 +107,7 @@ def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
     )
     engine.latents.write(request.pages, first, out.latent, request.name)
     copies.write_state(engine, request, out.recurrent, out.conv)
-    if out.logits is not None and keep:
-        request.logits.extend(out.logits)
-    elif out.logits is not None:
-        request.logits[:] = [out.logits[-1]]
-
-
-def _first_token(engine: Engine, request: Request) -> None:
-    if request.generated:
-        return  # resumed: decoding goes on with the tokens that are known already
-    if request.max_new_tokens == 0:
-        engine.finish(request, "prefilled")
-    else:
-        decode.take_token(engine, request, decode.choices(request.logits[-1][None])[0])
+    keep_logits(engine, request, out.logits)
 
 
 def _trusted(request: Request) -> int:

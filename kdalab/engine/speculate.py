@@ -9,6 +9,7 @@ written, nor their latents.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +21,9 @@ from kdalab.engine.request import Phase, Request
 from kdalab.model.verify import VerifyOutput, rows_of, verify_tokens
 
 if TYPE_CHECKING:
+    from kdalab.engine.base import BaseEngine
     from kdalab.engine.core import Engine
+    from kdalab.model import HybridModel
 
 
 class Draft(NamedTuple):
@@ -30,7 +33,7 @@ class Draft(NamedTuple):
     tokens: tuple[int, ...]
 
 
-def propose(engine: Engine, request: Request) -> tuple[int, ...]:
+def propose(engine: BaseEngine, request: Request) -> tuple[int, ...]:
     """Drafts that the request can use: never beyond its last token, nor while it is resumed."""
     left = request.max_new_tokens - len(request.generated) - 1
     n = min(engine.config.draft_tokens, left, rows_of(engine.model) - 1)
@@ -61,15 +64,7 @@ def _asked(engine: Engine, known: tuple[int, ...], n: int) -> tuple[tuple[int, .
 def run_drafts(engine: Engine, drafts: list[Draft]) -> None:
     """Verify all drafts, as many requests in one forward as its rows hold."""
     engine.dispatch(Work.VERIFY)
-    limit, batch, used = rows_of(engine.model), list[Draft](), 0
-    for draft in drafts:
-        size = len(draft.tokens) + 1
-        if batch and (used + size > limit or len(batch) == engine.model.decode_rows):
-            _run(engine, batch)
-            batch, used = [], 0
-        batch.append(draft)
-        used += size
-    if batch:
+    for batch in batches(engine.model, drafts):
         _run(engine, batch)
 
 
@@ -97,12 +92,31 @@ def _run(engine: Engine, drafts: list[Draft]) -> None:
             engine.finish(draft.request, f"failed: {named(error)}")
 
 
+def n_accepted(drafted: Sequence[int], chosen: Sequence[int]) -> int:
+    """Leading drafts that are what the model itself chose."""
+    accepted = 0
+    while accepted < len(drafted) and drafted[accepted] == chosen[accepted]:
+        accepted += 1
+    return accepted
+
+
+def batches(model: HybridModel, drafts: Sequence[Draft]) -> list[list[Draft]]:
+    """All drafts, as many requests in one forward as its rows hold."""
+    limit, found, used = rows_of(model), list[list[Draft]](), 0
+    for draft in drafts:
+        size = len(draft.tokens) + 1
+        if not found or used + size > limit or len(found[-1]) == model.decode_rows:
+            found.append([])
+            used = 0
+        found[-1].append(draft)
+        used += size
+    return found
+
+
 def _commit(engine: Engine, draft: Draft, out: VerifyOutput) -> None:
     request = draft.request
     chosen = decode.choices(out.logits)
-    accepted = 0
-    while accepted < len(draft.tokens) and draft.tokens[accepted] == chosen[accepted]:
-        accepted += 1
+    accepted = n_accepted(draft.tokens, chosen)
     engine.emit(ev.Verified(request.name, request.computed, draft.tokens, accepted))
     for t in range(accepted + 1):
         # Only what is kept is written: the last accepted state, and the one at a boundary.
