@@ -187,14 +187,17 @@ class BlockPool:
         self.fresh.append(target)
         self.version += 1
 
-    def forget(self, block: Block) -> None:
-        """Take the keys off a block."""
+    def forget(self, block: Block, beyond: int = 0) -> tuple[Key, ...]:
+        """Take the keys off a block that stand for more than ``beyond`` tokens; returns them."""
         table = self.tables[block.group]
-        for key in block.keys:
+        gone = tuple(k for k in block.keys if k.boundary > beyond)
+        for key in gone:
             del table[key.hash]
-        self.n_empty += bool(block.keys and not block.ref)
-        block.keys = ()
+        left = tuple(k for k in block.keys if k.boundary <= beyond)
+        self.n_empty += bool(block.keys and not left and not block.ref)
+        block.keys = left
         self.version += 1
+        return gone
 
     def _lose(self, block: Block) -> None:
         self.lost.append(Lost(block.id, block.group, block.keys))

@@ -73,7 +73,8 @@ class StateRow:
 @dataclass(slots=True)
 class Request:
     """Rows of one lease. ``kv[group]`` are its attention blocks in order; ``borrowed[group]`` is
-    a partly filled block that was hit and belongs to others, to be copied before it is written."""
+    a partly filled block that was hit and belongs to others, to be copied before it is written.
+    ``open`` is a step that was allocated and not advanced yet, ``last`` the one advanced last."""
 
     chain: HashChain
     stops: Stops
@@ -82,6 +83,7 @@ class Request:
     states: dict[int, StateRow]
     borrowed: dict[int, Block]
     open: Step | None = None
+    last: Step | None = None
 
     def table(self, group: int, block_tokens: int) -> list[int]:
         """The row by position, as kernels get it: entry p is the block of tokens

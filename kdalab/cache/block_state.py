@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from kdalab.cache import block_check, block_steps
 from kdalab.cache.block_hash import HashChain
 from kdalab.cache.block_lookup import BlockLookup, CacheMode, Reader
-from kdalab.cache.block_pool import Block, BlockPool
+from kdalab.cache.block_pool import Block, BlockPool, Lost
 from kdalab.cache.block_retention import BlockRetention
 from kdalab.cache.block_rows import Copy, Request, StateRow, Step
 from kdalab.cache.block_split import Stops
@@ -109,6 +109,7 @@ class BlockStateCache:
         self.copy_refs: list[Block] = []
         self.later: list[Block] = []  # references to be dropped once the open step's forward ran
         self.step_open = False
+        self.stepped: set[int] = set()  # leases with a part in the open step
         self._next_lease = 1
 
     # -- reading -----------------------------------------------------------------------------
@@ -223,7 +224,10 @@ class BlockStateCache:
                 f"{lease}: a step to {end:,} with {drafts} drafts; {request.computed:,} tokens are "
                 "computed, so it must end beyond them"
             )
-        return block_steps.allocate(self, request, end, drafts)
+        step = block_steps.allocate(self, request, end, drafts)
+        if step is not None:
+            self.stepped.add(lease.id)
+        return step
 
     def advance(self, lease: Lease, end: int, key: PrefixKey | None = None) -> Lease:
         """Tokens up to ``end`` count as computed; caches the blocks that this completes.
@@ -279,7 +283,20 @@ class BlockStateCache:
         self.pool.settle()
         self.pool.drop(self.later)
         self.later.clear()
+        self.stepped.clear()
         self.step_open = False
+
+    def withdraw(self, lease: Lease) -> list[Lost]:
+        """This request's forward has failed after ``advance``: what it named in the open step is
+        taken back, before anybody could read it. What it had named earlier stays.
+
+        Raises:
+            KdalabError: the lease has no part in an open step.
+        """
+        request = self._request(lease)
+        if not self.step_open or lease.id not in self.stepped:
+            raise KdalabError(f"{lease} has no part in an open step")
+        return block_steps.withdraw(self, request)
 
     def unlock_state(self, lease: Lease) -> None:
         """Nothing to do: a hit's blocks are given back by the first step that has read them."""
@@ -293,7 +310,10 @@ class BlockStateCache:
         """Give every block back, exactly once, tails first; cached ones wait for their next hit."""
         request = self._request(lease)
         del self.requests[lease.id], self.leases[lease.id]
-        self._give_back(request.blocks())
+        if lease.id in self.stepped:
+            self._give_back(request.blocks())
+        else:  # no forward under way reads or writes them
+            self.pool.drop(request.blocks())
         return Evicted(0, 0, (), (), ())
 
     def evict(self, need: Bytes) -> Evicted:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kdalab.cache.block_lookup import CacheMode
-from kdalab.cache.block_pool import Block, Key
+from kdalab.cache.block_pool import Block, Key, Lost
 from kdalab.cache.block_rows import Copy, Request, StateRow, StateWork, Step
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def allocate(cache: BlockStateCache, request: Request, end: int, drafts: int) ->
     copies: list[Copy] = []
     kv_blocks = {i: _extend_kv(cache, request, i, end + drafts, copies) for i in request.kv}
     states = tuple(
-        _state_work(cache, request, i, row, points, copies) for i, row in request.states.items()
+        _state_work(cache, request, i, row, points, end, copies)
+        for i, row in request.states.items()
     )
     cache.copies += copies
     lost, cache.pool.lost = cache.pool.lost, []
@@ -98,11 +99,15 @@ def _state_work(
     group: int,
     row: StateRow,
     points: list[int],
+    end: int,
     copies: list[Copy],
 ) -> StateWork:
     pool, running = cache.pool, row.running
-    first = points[0]
-    if running is not None and same_slot(cache, row, request, first):
+    stay = [p for p in points if p <= end and same_slot(cache, row, request, p)]
+    if running is not None and stay:
+        # The state at the end stays where the running one stands; one inside the chunk that shares
+        # its slot gets a block of its own.
+        first = stay[-1]
         if not row.owned or running.keys:
             (new,) = pool.take(1, group)
             others = running.ref > 1
@@ -118,7 +123,7 @@ def _state_work(
                 row.running = running = new
         row.owned = True
         row.pending[first] = running
-        points = points[1:]
+        points = [p for p in points if p != first]
     for point, block in zip(points, pool.take(len(points), group), strict=True):
         row.pending[point] = block
     read = running.id if running is not None else 0
@@ -127,11 +132,26 @@ def _state_work(
 
 def advance(cache: BlockStateCache, request: Request, end: int) -> None:
     """See ``BlockStateCache.advance``."""
-    start, request.computed, request.open = request.computed, end, None
+    start, request.computed = request.computed, end
+    request.open, request.last = None, request.open
     for group, kv in request.kv.items():
         _name_kv(cache, request, group, kv, start, end)
     for group, row in request.states.items():
         _settle(cache, request, group, row, end)
+
+
+def withdraw(cache: BlockStateCache, request: Request) -> list[Lost]:
+    """See ``BlockStateCache.withdraw``."""
+    step, gone = request.last, []
+    if step is None:
+        return []
+    for group, row in request.kv.items():
+        first = step.start // cache.groups[group].block_tokens
+        gone += [Lost(b.id, group, cache.pool.forget(b, step.start)) for b in row[first:] if b.keys]
+    for work in step.states:
+        blocks = [cache.pool.blocks[i] for i in work.writes.values()]
+        gone += [Lost(b.id, work.group, cache.pool.forget(b)) for b in blocks if b.keys]
+    return [lost for lost in gone if lost.keys]
 
 
 def _name_kv(

@@ -45,7 +45,7 @@ def propose(engine: BaseEngine, request: Request) -> tuple[int, ...]:
     return drafted
 
 
-def _asked(engine: Engine, known: tuple[int, ...], n: int) -> tuple[tuple[int, ...], str]:
+def _asked(engine: BaseEngine, known: tuple[int, ...], n: int) -> tuple[tuple[int, ...], str]:
     """(drafts to be verified, what is wrong with the others). A drafter is somebody else's code:
     whatever it does, the request goes on."""
     vocab = engine.model.vocab_size
