@@ -13,7 +13,7 @@ from collections import OrderedDict
 
 from kdalab.cache import Placement
 from kdalab.cache.keys import common_pages
-from kdalab.lab.replay import ReplayResult, _without_garbage_collection, check_budget
+from kdalab.lab.replay import ReplayResult, without_garbage_collection, check_budget
 from kdalab.lab.trace import Requests
 from kdalab.memory.counting import CountingPool
 from kdalab.spec import ModelSpec, state_sizes
@@ -75,7 +75,7 @@ class LiveReplay:
             self.page_bytes,
             self.checkpoint_bytes,
         )
-        with _without_garbage_collection():
+        with without_garbage_collection():
             _Run(self, budget, result).go(placement, restored)
         result.skipped_lines = self.trace.n_skipped
         result.skipped_examples = [str(s) for s in self.trace.skipped]
