@@ -13,7 +13,7 @@ from collections import OrderedDict
 
 from kdalab.cache import Placement
 from kdalab.cache.keys import common_pages
-from kdalab.lab.replay import ReplayResult, without_garbage_collection, check_budget
+from kdalab.lab.replay import ReplayResult, check_budget, without_garbage_collection
 from kdalab.lab.trace import Requests
 from kdalab.memory.counting import CountingPool
 from kdalab.spec import ModelSpec, state_sizes
