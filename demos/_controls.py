@@ -38,7 +38,7 @@ class Choice:
         Raises:
             KdalabError: none of them.
         """
-        for option in self.options:
+        for option in () if isinstance(value, bool) else self.options:
             if value == option or (isinstance(value, str) and value == str(option)):
                 return option
         shown = ", ".join(map(str, self.options))

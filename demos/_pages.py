@@ -13,6 +13,7 @@ from demos._text import t
 # One module a page. A module has ``build(page)`` and either LESSON, or SLUG and GROUP.
 MODULES = (
     "chunks",
+    "sizes",
     "restore",
     "tree",
 )
