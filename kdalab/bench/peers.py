@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from kdalab.errors import KdalabError
+
 
 class FlaNaive(NamedTuple):
     """fla-core's naive functions."""
@@ -42,6 +44,20 @@ def transformers_fallback() -> tuple[Fallback | None, str]:
     except AttributeError as error:
         return None, f"another version: {error}"
     return Fallback(*(getattr(f, "__wrapped__", f) for f in functions)), ""
+
+
+def require_triton() -> None:
+    """KdalabError with the way to get it where Triton is not installed.
+
+    Looked for, not imported: ``TRITON_INTERPRET`` counts at the moment of its first import.
+    """
+    from kdalab_kernels import has_triton
+
+    if not has_triton():
+        raise KdalabError(
+            "this needs Triton, which is not installed; on Linux: `make setup`, or "
+            "pip install 'kdalab[bench]'"
+        )
 
 
 def find(name: str) -> tuple[ModuleType | None, str]:

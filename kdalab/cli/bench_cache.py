@@ -10,6 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+LEGEND = (
+    "us: median of the calls. limit, goal: the most that is allowed, and what is aimed at, in us. "
+    "meets: the better of the two that the median keeps to, or missed. -: nothing was promised."
+)
+
 
 def command(
     nodes: Annotated[
@@ -44,3 +49,4 @@ def command(
     console = Console()
     console.print(", ".join(f"{k} {v}" for k, v in machine().items()), highlight=False)
     console.print(table)
+    console.print(LEGEND, style="dim", highlight=False)

@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+LEGEND = "aim: the most that is allowed, in the row's unit; MISSED where the value is above it."
+
 
 def command(
     repeats: Annotated[
@@ -39,3 +41,5 @@ def command(
             aim = "" if f.limit is None else f"<= {f.limit:g}{'' if f.met else ' MISSED'}"
             table.add_row(f.name, f"{f.value:.3g}", f.unit, aim, f.note)
         console.print(table)
+        if any(f.limit is not None for f in figures if f.group == group):
+            console.print(LEGEND, style="dim", highlight=False)

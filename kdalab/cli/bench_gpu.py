@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kdalab.cli.bench_show import refuse, timings
+from kdalab.cli.bench_show import timings
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def command(
     """Check every Triton kernel on this GPU, then time them beside fla-core (about 6 minutes)."""
     from kdalab.bench.gpu import bench_gpu_speed, require_gpu, speed_cases
     from kdalab.bench.gpu_checks import Place, all_checks, run_checks
+    from kdalab.bench.peers import require_triton
     from kdalab.bench.timing import machine
 
     place = Place("cpu", tiny=True) if interpret else Place()
@@ -42,13 +44,14 @@ def command(
         for case in [] if interpret else speed_cases():
             typer.echo(f"speed  {case.op}: {case.size}: {', '.join(case.names)}")
         return
+    try:
+        if not interpret:
+            require_gpu()
+        require_triton()
+    except KdalabError as error:
+        refuse(error)
     if interpret:
         os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported
-    else:
-        try:
-            require_gpu()
-        except KdalabError as error:
-            refuse(str(error))
     log = Console(stderr=True)
     done = run_checks(
         all_checks(place),

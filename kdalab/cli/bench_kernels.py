@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kdalab.bench.compile import TARGETS
-from kdalab.cli.bench_show import refuse, timings
+from kdalab.cli.bench_show import timings
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def command(
     try:
         shapes = [parse_shape(s) for s in shape] if shape else None
     except KdalabError as error:
-        refuse(str(error))
+        refuse(error)
     every = default_cases(QUICK_SHAPES if quick else DEFAULT_SHAPES)
     chosen = default_cases(shapes)[: len(shapes)] if shapes else every
     rates, rows = bench_kernels(chosen, repeats or (3 if quick else 5))
@@ -73,11 +74,13 @@ def command(
 
 def _compile(targets: list[str], as_json: bool) -> None:
     from kdalab.bench.compile import compile_kernels
+    from kdalab.bench.peers import require_triton
 
     try:
+        require_triton()
         compiled = compile_kernels(targets)
     except KdalabError as error:
-        refuse(str(error))
+        refuse(error)
     problems = [r for r in compiled.rows if r.problem]
     if as_json:
         rows = [{**asdict(r), "problem": r.problem} for r in compiled.rows]

@@ -1,20 +1,13 @@
-"""What the benchmarks print alike: tables of timings, refusals."""
+"""What the benchmarks print alike: tables of timings."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-import typer
-from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
     from kdalab.bench.kernels import Row
-
-
-def refuse(message: str) -> NoReturn:
-    Console(stderr=True).print(f"kdalab bench: {message}", markup=False, highlight=False)
-    raise typer.Exit(2)
 
 
 def timings(rows: list[Row]) -> Table:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ def command(
         app = load_demos()
         slug = find_page(page, [p.slug for p in app.pages()]) if page else ""
     except KdalabError as error:
-        typer.echo(f"kdalab demo: {error}", err=True)
-        raise typer.Exit(2) from error
+        refuse(error)
     blocks = app.build_app()
     shown = f"[{host}]" if ":" in host else host
     where = f"http://{shown}:{port}/{slug}"
@@ -49,8 +49,7 @@ def command(
             **app.launch_options(),
         )
     except OSError as error:
-        typer.echo(f"kdalab demo: cannot listen on {shown}:{port}: {error}", err=True)
-        raise typer.Exit(2) from error
+        refuse(f"cannot listen on {shown}:{port}: {error}", error)
     typer.echo(f"KDALab is open on {where}  (Ctrl+C ends it)")
     blocks.block_thread()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ def command(
     try:
         found = _found(prompt, tokens, cache, scenario, save)
     except KdalabError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error
+        refuse(error)
     if as_json:
         typer.echo(json.dumps({name: _plain(lookup) for name, lookup in found.items()}, indent=2))
         return

@@ -65,12 +65,12 @@ def run() -> None:
     try:
         build_app()()
     except KdalabError as error:
-        typer.echo(f"Error: {error}", err=True)
+        typer.echo(f"kdalab: {error}", err=True)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(141)  # the reader of a pipe has gone, as after `| head`
     except OSError as error:
-        typer.echo(f"Error: {error}", err=True)
+        typer.echo(f"kdalab: {error}", err=True)
         sys.exit(2)
 
 

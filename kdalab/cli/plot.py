@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 from kdalab.resources import load_script, plot_script_names
 from kdalab.viz.export import FORMATS, browser_session
@@ -52,8 +53,7 @@ def command(
         with browser_session([kind]):
             statuses = [load_script(n).main([*shared, *(options or [])]) for n in names]
     except KdalabError as error:
-        Console(stderr=True).print(f"kdalab plot: {error}", markup=False, highlight=False)
-        raise typer.Exit(2) from error
+        refuse(error)
     if any(statuses):
         raise typer.Exit(max(statuses))
 

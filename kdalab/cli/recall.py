@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ def command(
         made = {name: read_metadata(name, weights) for name in NETWORKS}
         rows = _measure(chosen, episodes, seed, weights, quiet=as_json)
     except KdalabError as error:
-        typer.echo(f"kdalab recall: {error}", err=True)
-        raise typer.Exit(2) from error
+        refuse(error)
     if as_json:
         report = {"chance": CHANCE, "networks": made, "rows": [r.as_dict() for r in rows]}
         typer.echo(json.dumps(report, indent=2))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
@@ -100,8 +101,7 @@ def command(
                     requests, spec, checkpoints, budget_bytes, retention or "lru", bar
                 )
     except KdalabError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error
+        refuse(error)
     show(as_json, synthetic > 0)
 
 

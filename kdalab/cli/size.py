@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 from kdalab.spec import PRESETS, ModelSpec, StateSizes, checkpoints_over, resolve_model, state_sizes
 from kdalab.units import format_bytes, parse_tokens
@@ -54,8 +55,7 @@ def command(
         else:
             _print(Console(), spec, state_sizes(spec), state_sizes(spec, tp_size=tp), every, length)
     except KdalabError as error:
-        Console(stderr=True).print(f"kdalab size: {error}", markup=False, highlight=False)
-        raise typer.Exit(2) from error
+        refuse(error)
 
 
 def size_report(spec: ModelSpec, *, tp_size: int, interval: int, context: int) -> dict[str, Any]:

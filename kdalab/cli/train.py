@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def recall(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the weights and the episodes.")] = 0,
     out: Annotated[
-        Path, typer.Option(help="Folder for the weights, one sub-folder a network.")
-    ] = Path("recall-weights"),
+        str, typer.Option(help="Folder for the weights, one sub-folder a network.")
+    ] = "recall-weights",
     force: Annotated[bool, typer.Option("--force", help="Overwrite weights in --out.")] = False,
 ) -> None:
     """Train KDA only, 3 KDA : 1 MLA and MLA only on associative recall. See `kdalab recall`."""
@@ -43,18 +44,20 @@ def recall(
         if not names:
             allowed = ", ".join([*NETWORKS, "all"])
             raise KdalabError(f"unknown network {network!r}; use one of {allowed}")
+        if not out.strip():  # as a path, nothing is the current folder
+            raise KdalabError("--out is empty; name a folder for the weights (. is this one)")
+        folder = Path(out)
         plan = Plan(seed=seed) if steps is None else Plan(steps=steps, seed=seed)
-        check_free(out, names, force)  # before minutes are spent, not after
+        check_free(folder, names, force)  # before minutes are spent, not after
         for name in names:
             trained = _train(name, plan)
-            file = save(trained, out, force)
+            file = save(trained, folder, force)
             typer.echo(
                 f"{file}: {trained.parameters:,} trained numbers, {file.stat().st_size:,} bytes, "
                 f"{trained.seconds:.0f} s"
             )
     except KdalabError as error:
-        typer.echo(f"kdalab train recall: {error}", err=True)
-        raise typer.Exit(2) from error
+        refuse(error)
     typer.echo(f"Measure them with: kdalab recall --weights {out}")
 
 

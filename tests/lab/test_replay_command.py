@@ -131,7 +131,7 @@ def test_an_error_is_one_line_on_stderr_and_exit_code_2(
     done = run(*args)
     assert done.exit_code == 2, done.output
     assert done.stdout == ""
-    assert done.stderr.startswith("Error: ")
+    assert done.stderr.startswith("kdalab: ")
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
 
