@@ -63,7 +63,10 @@ def _span(x: torch.Tensor) -> tuple[int, int]:
     """First address of x, and the one after its last; both 0 when it is empty."""
     if not x.numel():
         return 0, 0
-    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    if x.is_contiguous():  # as most are
+        reach = x.numel() - 1
+    else:
+        reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     start = x.data_ptr()
     return start, start + (reach + 1) * x.element_size()
 
