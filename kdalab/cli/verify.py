@@ -80,4 +80,7 @@ def _print_table(claims: list[Claim], seed: int) -> None:
 
 
 def _number(value: float) -> str:
-    return "0" if value == 0 else f"{value:.1e}"
+    """Two digits, or five where the measured and the allowed lie close to each other and to 1."""
+    if value == 0:
+        return "0"
+    return f"{value:.5g}" if 0.1 <= abs(value) < 1e4 else f"{value:.1e}"

@@ -168,7 +168,9 @@ def _int8(model: HybridModel, cases: int, seed: int) -> Claim:
         "INT8 checkpoints: one rounding a snapshot, conv untouched",
         n,
         worst,
-        limit=1.001,
+        # Half a step is the rounding to INT8. Quotient and product are rounded to float32 as well,
+        # each by at most 127 * 2^-24 steps: 3e-5 half steps together.
+        limit=1.0001,
         unit="half quantisation steps of its channel",
         note=(
             f"state off by at most {absolute:.1e}, logits after a restore by {logits:.1e}; "

@@ -13,13 +13,23 @@ from typing import Any
 import torch
 
 
+@contextmanager
+def _without_flas_warning() -> Iterator[None]:
+    """transformers imports fla where it is installed, and fla warns that a CPU is no GPU."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"fla\.")
+        yield
+
+
 def transformers_missing() -> str:
     """Why transformers' ``KimiLinearForCausalLM`` cannot be used; "" when it can."""
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed (pip install 'kdalab[bench]')"
     import transformers
 
-    if not hasattr(transformers, "KimiLinearForCausalLM"):
+    with _without_flas_warning():
+        found = hasattr(transformers, "KimiLinearForCausalLM")  # imported when it is looked up
+    if not found:
         return f"transformers {transformers.__version__} has no KimiLinear; 5.7 or newer has"
     return ""
 
@@ -48,8 +58,7 @@ class TransformersPeer:
     """A ``KimiLinearForCausalLM`` loaded from a checkpoint folder, in fp32 on the CPU."""
 
     def __init__(self, path: str | Path) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # fla warns on import that there is no GPU
+        with _without_flas_warning():
             from transformers import KimiLinearForCausalLM
             from transformers.utils import logging as hf_logging
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from kdalab.cli.verify import command
+from kdalab.cli.verify import _number, command
 from kdalab.memory import CheckpointPool
 from kdalab.memory.host import copy_between
 from kdalab.model import tiny_model
@@ -163,3 +165,24 @@ def test_the_command_prints_json_and_exits_by_the_result(monkeypatch: pytest.Mon
 def test_the_tiny_model_is_left_as_it_was() -> None:
     a, b = tiny_model(), tiny_model()
     assert torch.equal(a.head, b.head)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (1.0001, "1.0001"),
+        (1.0, "1"),
+        (3e-7, "3.0e-07"),
+        (2e-2, "2.0e-02"),
+        (12.5, "12.5"),
+    ],
+)
+def test_numbers_near_one_keep_the_digits_that_tell_them_apart(value: float, shown: str) -> None:
+    assert _number(value) == shown
+
+
+def test_the_look_for_transformers_warns_of_nothing() -> None:
+    code = "from kdalab.verify.peers import transformers_missing as f; f()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
