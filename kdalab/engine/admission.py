@@ -32,7 +32,7 @@ def as_ids(tokens: Iterable[int], what: str = "tokens") -> tuple[int, ...]:
     if isinstance(tokens, str | bytes | Mapping):
         raise KdalabError(f"{what} must be a list of ids, not {type(tokens).__name__}")
     try:
-        return tuple(operator.index(t) for t in tokens)
+        return tuple(map(operator.index, tokens))
     except TypeError:
         raise KdalabError(
             f"{what} must be a list of whole numbers: the ids of a tokenizer"
@@ -50,9 +50,9 @@ def check_prompt(
     if not tokens:
         raise KdalabError("an empty prompt; give at least one token")
     vocab = engine.model.vocab_size
-    wrong = [t for t in tokens if not 0 <= t < vocab]
-    if wrong:
-        raise KdalabError(f"token id {wrong[0]} is outside the vocabulary 0..{vocab - 1}")
+    if min(tokens) < 0 or max(tokens) >= vocab:
+        wrong = next(t for t in tokens if not 0 <= t < vocab)
+        raise KdalabError(f"token id {wrong} is outside the vocabulary 0..{vocab - 1}")
     if max_new_tokens < 0:
         raise KdalabError(f"max_new_tokens = {max_new_tokens}; it must be 0 or more")
     if name in engine.requests:

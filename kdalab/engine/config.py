@@ -129,7 +129,7 @@ class EngineConfig:
                 _whole(name, getattr(self, name), 2**62 if name in _IN_BYTES else MOST)
         if type(self.draft_tokens) is not int or not 0 <= self.draft_tokens <= MOST:
             raise KdalabError(
-                f"draft_tokens = {_shown(self.draft_tokens)}; it must be a whole number, 0 or more"
+                f"draft_tokens = {_shown(self.draft_tokens)}; it must be 0 or more, a whole number"
             )
         _whole("compact_moves", self.compact_moves, MOST)
         for name in _SWITCHES:
