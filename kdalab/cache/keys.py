@@ -51,15 +51,22 @@ class PrefixKey:
         """Key of a trace request: ``blocks`` are the ids of its blocks of ``block_tokens`` tokens.
 
         Only blocks that ``n_tokens`` fills completely take part; the last one may be partial.
+
+        Raises:
+            KdalabError: blocks below one token, a negative length, too few ids, or an id that is
+                no whole number of 63 bits.
         """
+        if block_tokens < 1:
+            raise KdalabError(f"blocks of {block_tokens} tokens; a block holds at least 1")
+        if n_tokens < 0:
+            raise KdalabError(f"a prompt of {n_tokens:,} tokens; it has 0 or more")
         whole = n_tokens // block_tokens
         if whole > len(blocks):
             raise KdalabError(
                 f"{n_tokens:,} tokens fill {whole:,} blocks of {block_tokens}, "
                 f"but only {len(blocks):,} block ids are given"
             )
-        ids = np.asarray(blocks[:whole], dtype=np.int64)
-        return cls(ids.tobytes(), 8, block_tokens, n_tokens)
+        return cls(_as_int64(blocks[:whole]).tobytes(), 8, block_tokens, n_tokens)
 
     @property
     def n_pages(self) -> int:
@@ -78,6 +85,19 @@ def _as_int32(ids: np.ndarray) -> np.ndarray:
     if ids.dtype.itemsize > 4 and ids.size and (ids.max() >= 2**31 or ids.min() < -(2**31)):
         raise OverflowError("an id is too large")
     return ids.astype(np.int32, copy=False)
+
+
+def _as_int64(blocks: Sequence[int]) -> np.ndarray:
+    try:
+        ids = np.asarray(blocks)
+    except ValueError:  # lists within the list
+        ids = np.asarray(blocks, dtype=object)
+    if not ids.size and ids.ndim == 1:
+        return ids.astype(np.int64)
+    unsigned = ids.dtype.kind == "u" and ids.max() > np.iinfo(np.int64).max
+    if ids.dtype.kind not in "iu" or ids.ndim != 1 or unsigned:
+        raise KdalabError("block ids are a list of whole numbers below 2**63")
+    return ids.astype(np.int64, copy=False)
 
 
 def common_pages(a: bytes, b: bytes, page_bytes: int) -> int:

@@ -62,8 +62,10 @@ def _found(
 ) -> dict[str, Lookup]:
     from kdalab.cache import load_cache, save_cache
 
-    if (snapshot is None) == (scenario is None):
+    if snapshot is None and scenario is None:
         raise KdalabError("give a cache: --cache FILE, or --scenario NAME")
+    if snapshot is not None and scenario is not None:
+        raise KdalabError("--cache and --scenario are two caches; give one of them")
     if prompt is not None and tokens is not None:
         raise KdalabError("give a prompt as text or --tokens FILE, not both")
     ids = _read_ids(tokens) if tokens is not None else None
@@ -72,24 +74,40 @@ def _found(
     if snapshot is not None:
         if save is not None:
             raise KdalabError("--save writes the cache of a --scenario")
-        if not ids:
+        if ids is None:
             raise KdalabError("give a prompt as text, or --tokens FILE")
-        return {"prompt": _lookup(load_cache(snapshot), ids)}
+        _require_some(ids)
+        cache = load_cache(snapshot)
+        if prompt is not None and _by_blocks(cache):
+            raise KdalabError(
+                f"this cache knows prompts by the ids of blocks of {cache.page_tokens:,} tokens, "
+                "not by text; give the ids with --tokens FILE"
+            )
+        return {"prompt": _lookup(cache, ids)}
     assert scenario is not None
     engine = _run(scenario)
     if save is not None:
         save_cache(engine.cache, save)
     if ids is not None:
-        if not ids:
-            raise KdalabError("an empty prompt; give at least one token")
+        _require_some(ids)
         return {"prompt": _lookup(engine.cache, ids)}
     return {r.name: r.lookup for r in engine.requests.values() if r.lookup is not None}
+
+
+def _require_some(ids: list[int]) -> None:
+    if not ids:
+        raise KdalabError("an empty prompt; give at least one token")
+
+
+def _by_blocks(cache: RadixStateCache) -> bool:
+    """The cache is a trace's: its keys are block ids."""
+    return cache.key_width is not None and cache.key_width != 4 * cache.page_tokens
 
 
 def _lookup(cache: RadixStateCache, ids: list[int]) -> Lookup:
     from kdalab.cache import PrefixKey
 
-    if cache.key_width is not None and cache.key_width != 4 * cache.page_tokens:
+    if _by_blocks(cache):
         n = len(ids) * cache.page_tokens
         return cache.lookup(PrefixKey.from_blocks(ids, cache.page_tokens, n))
     return cache.lookup(PrefixKey.from_tokens(ids, cache.page_tokens))
@@ -115,17 +133,21 @@ def _read_ids(path: Path) -> list[int]:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise KdalabError(f"{path} has {size:,} bytes; at most {MAX_FILE_BYTES:,} are read")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # with or without a byte order mark
     except OSError as error:
         raise KdalabError(f"cannot read the tokens {str(path)!r}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise KdalabError(f"{path} is not text; give token ids as a JSON list") from None
     try:
+        if not text.strip():
+            raise KdalabError(f"{path} is empty; give token ids as a JSON list, or numbers apart")
         if not text.lstrip().startswith("["):
             return [int(word) for word in text.replace(",", " ").split()]
         ids = json.loads(text)
         if all(type(i) is int for i in ids):
             return list(ids)
+    except KdalabError:
+        raise
     except (ValueError, RecursionError):
         pass
     raise KdalabError(f"{path} must hold whole numbers: a JSON list, or numbers apart")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from kdalab.cache import Checkpoint, PrefixKey, RadixStateCache, save_cache
 from kdalab.cli.main import build_app
 
 
@@ -40,7 +41,7 @@ def test_a_scenario_explains_its_own_prompts_and_its_cache_explains_others(tmp_p
     ("args", "message"),
     [
         (("hello",), "give a cache: --cache FILE, or --scenario NAME"),
-        (("hello", "--scenario", "x", "--cache", "y"), "give a cache"),
+        (("hello", "--scenario", "x", "--cache", "y"), "two caches; give one of them"),
         (("hello", "--scenario", "nope"), "unknown scenario 'nope'"),
         (("hello", "--cache", "missing.json"), "cannot read the snapshot"),
         (("--cache", "missing.json"), "give a prompt"),
@@ -63,3 +64,39 @@ def test_a_file_without_token_ids_is_refused(tmp_path: Path, content: str) -> No
     result = run("--tokens", str(path), "--cache", "c")
     assert result.exit_code == 2
     assert "must hold whole numbers" in result.output
+
+
+def block_cache(path: Path) -> str:
+    """A snapshot of a trace's cache: one prompt of two blocks of 512 tokens."""
+    cache = RadixStateCache(512, 512)
+    key = PrefixKey.from_blocks([7, 8], 512, 1024)
+    lease = cache.acquire(cache.lookup(key))
+    cache.release(cache.commit(lease, key, (0, 1), Checkpoint(0, 1024)).lease)
+    save_cache(cache, path)
+    return str(path)
+
+
+def test_a_cache_of_blocks_is_asked_by_block_ids(tmp_path: Path) -> None:
+    snapshot = block_cache(tmp_path / "cache.json")
+    ids = tmp_path / "ids"
+    ids.write_text("\ufeff7 8 9", encoding="utf-8")  # with a byte order mark
+    found = json.loads(run("--tokens", str(ids), "--cache", snapshot, "--json").output)["prompt"]
+    assert (found["token_match"], found["restore"]) == (1024, 1024)
+    by_text = run("hello", "--cache", snapshot)
+    assert by_text.exit_code == 2
+    assert "by the ids of blocks of 512 tokens" in by_text.output
+    ids.write_text(f"[7, {2**70}]")
+    too_large = run("--tokens", str(ids), "--cache", snapshot)
+    assert too_large.exit_code == 2
+    assert "whole numbers below 2**63" in too_large.output
+
+
+@pytest.mark.parametrize("content", ["", " \n", "\ufeff"])
+def test_an_empty_file_is_said_to_be_empty(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "t"
+    path.write_text(content, encoding="utf-8")
+    result = run("--tokens", str(path), "--scenario", "again")
+    assert result.exit_code == 2
+    assert "is empty; give token ids" in result.output
+    path.write_text("[]")
+    assert "an empty prompt" in run("--tokens", str(path), "--cache", "c").output
