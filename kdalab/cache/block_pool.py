@@ -104,13 +104,14 @@ class BlockPool:
         for _ in range(count):
             if block.keys:
                 self._lose(block)
+            else:
+                self.n_empty -= 1
             block.ref, block.group, block.length = 1, group, 0
             taken.append(block)
             block = block.after
         # One cut in the ring for all of them.
         queue.after, block.before = block, queue
         self.n_free -= count
-        self.n_empty -= count  # those that had keys were counted when they lost them
         return taken
 
     def hold(self, blocks: Iterable[Block]) -> None:
@@ -193,9 +194,7 @@ class BlockPool:
         gone = tuple(k for k in block.keys if k.boundary > beyond)
         for key in gone:
             del table[key.hash]
-        left = tuple(k for k in block.keys if k.boundary <= beyond)
-        self.n_empty += bool(block.keys and not left and not block.ref)
-        block.keys = left
+        block.keys = tuple(k for k in block.keys if k.boundary <= beyond)
         self.version += 1
         return gone
 
@@ -209,6 +208,7 @@ class BlockPool:
         for block in blocks:
             gone.append(Lost(block.id, block.group, block.keys))
             self.forget(block)
+            self.n_empty += 1
             self.hurry(block)
         return gone
 
