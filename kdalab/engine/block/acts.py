@@ -93,7 +93,7 @@ def advance(
     tokens: Sequence[int] | None = None,
 ) -> None:
     """Tokens up to ``end`` count as computed: which states that leaves, what gets a name, and
-    what the request lets go of. ``tokens`` [end] are given where they go beyond the prompt."""
+    what the request lets go of. ``tokens`` [end] are given where ``extends_hashes``."""
     assert request.lease is not None
     cache, name, rows = engine.cache, request.name, rows_of(engine, request)
     pending = {g: dict(row.pending) for g, row in rows.states.items()}
@@ -102,7 +102,8 @@ def advance(
     kv = {g: row[step.start // cache.groups[g].block_tokens :] for g, row in rows.kv.items()}
     known = {b.id: b.keys for blocks in kv.values() for b in blocks}
     known |= {b.id: b.keys for blocks in held.values() for b in blocks.values()}
-    request.lease = cache.advance(request.lease, end, _key(engine, rows, tokens))
+    prefix = PrefixKey.from_tokens(tokens, cache.sizes.unit) if tokens is not None else None
+    request.lease = cache.advance(request.lease, end, prefix)
     writes = tuple(
         (g, at, b.id) for g, row in pending.items() for at, b in row.items() if at <= end
     )
@@ -135,9 +136,6 @@ def withdraw(engine: BlockEngine, request: BlockRequest) -> None:
         engine.emit(bl.NamesWithdrawn(request.name, names))
 
 
-def _key(engine: BlockEngine, rows: Rows, tokens: Sequence[int] | None) -> PrefixKey | None:
-    """The tokens' key, where they reach a hash unit beyond those that are known."""
-    unit = engine.cache.sizes.unit
-    if tokens is None or len(tokens) // unit * unit <= rows.chain.hashed:
-        return None
-    return PrefixKey.from_tokens(tokens, unit)
+def extends_hashes(engine: BlockEngine, request: BlockRequest, end: int) -> bool:
+    """Does a step to ``end`` complete a hash unit whose tokens the cache has not been told?"""
+    return end >= rows_of(engine, request).chain.hashed + engine.cache.sizes.unit

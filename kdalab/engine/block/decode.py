@@ -140,6 +140,7 @@ def _commit(engine: BlockEngine, row: Scheduled, tokens: list[int], logits: torc
 def _advance(engine: BlockEngine, row: Scheduled, end: int, chosen: list[int]) -> None:
     """Names need the tokens: all of those that were fed are known, or are drafts that were
     right."""
-    request = row.request
-    fed = (*request.known, *chosen[:-1])[:end]
+    request, fed = row.request, None
+    if acts.extends_hashes(engine, request, end):
+        fed = (*request.known, *chosen[:-1])[:end]
     acts.advance(engine, request, row.step, end, fed)
