@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from block_cases import (
+from block_engine_cases import (
     SMALL,
     assert_folds,
     assert_nothing_leaks,

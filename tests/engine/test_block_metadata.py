@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from block_cases import SMALL, block_engine, run, text
+from block_engine_cases import SMALL, block_engine, run, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from block_cases import CountingModel, assert_nothing_leaks, block_engine, check_counts
+from block_engine_cases import CountingModel, assert_nothing_leaks, block_engine, check_counts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ SHAPES = [(64, 64), (128, 64), (256, 64), (384, 128), (1536, 128), (1536, 512), 
 
 @pytest.fixture(autouse=True)
 def _count_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    from block_cases import count_verified
+    from block_engine_cases import count_verified
 
     monkeypatch.setattr(decode, "verify_tokens", count_verified)
 
@@ -105,7 +105,7 @@ def test_every_cached_state_has_seen_just_the_tokens_of_its_name(
 
 
 def _greedy(prompt: tuple[int, ...], n: int) -> list[int]:
-    from block_cases import digest
+    from block_engine_cases import digest
 
     seen, out = digest(prompt), []
     while len(out) < n:
