@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
@@ -91,8 +92,7 @@ def command(
                 copy_bandwidth, bar,
             )  # fmt: skip
     except KdalabError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error
+        refuse(error)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:

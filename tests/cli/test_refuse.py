@@ -13,6 +13,7 @@ from kdalab.cli.main import build_app
 BAD = [
     ["size", "no-such-model"],
     ["replay", "no-such-file.jsonl"],
+    ["compare", "no-such-file.jsonl"],
     ["explain", "hello"],
     ["plot", "no-such-plot"],
     ["demo", "--port", "0"],
