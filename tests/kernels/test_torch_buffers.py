@@ -19,8 +19,16 @@ def test_what_an_earlier_call_left_changes_no_bit():
     expected = [fresh(x) for x in (small, large)]
     fresh(large)
     kept = chunk._KEPT.buffers
-    for t in (kept.rows, kept.k, kept.bv, kept.G, kept.to_end, kept.E, kept.N, kept.from_state):
-        t.fill_(torch.nan)
+    squares = (kept.all.Aqk, kept.all.T)
+    for t in kept.all:
+        if not any(t is square for square in squares):
+            t.fill_(torch.nan)
+    for square, above in zip(squares, (1, 0), strict=True):  # the rest is as it was made
+        square.masked_fill_(torch.ones(square.shape[1:]).tril(above - 1).bool(), torch.nan)
+    for _, pairs in kept._parts.values():
+        for level in pairs:
+            for t in (level.products, level.half, level.whole):
+                t.fill_(torch.nan)
     for x, (o, S) in zip((small, large), expected, strict=True):
         again = chunk_kda(*x, output_final_state=True)
         assert torch.equal(again[0], o)

@@ -3,13 +3,15 @@
 Tiles of C tokens; per tile and head, with G the running log2-decay since the tile's start
 (Kimi Linear report, section 3; the same names in :mod:`kdalab_kernels.reference.chunk`)::
 
-    A    = [Aqk; Akk]                     decayed products of rows (q, beta k) with columns k
-    N    = (I + Akk)^-1 (beta V - (beta K . 2^G) S)
-    O    = (q . 2^G) S + Aqk N
-    S'   = Diag(2^G_last) S + (K . 2^(G_last - G))^T N
+    T    = (I + Akk)^-1                   Akk, Aqk: decayed products of rows (beta k, q), columns k
+    E    = beta V - (beta K . 2^G) S      what the state does not know yet; the report's N is T E
+    O    = (q . 2^G) S + (Aqk T) E
+    S'   = Diag(2^G_last) S + ((K . 2^(G_last - G))^T T) E
 
-Everything but the lines with S is batched over a block of tiles; those run wave by wave.
-Buffers are reused by every block, so that a block stays in the cache, and by the next call.
+Everything but the lines with S is batched over a block of tiles; those run wave by wave, in three
+calls each: T is multiplied into what stands on either side of it beforehand, because small calls
+are made of overhead. Buffers are reused by every block, so that a block stays in the cache, and
+by the next call.
 """
 
 import threading
@@ -20,7 +22,7 @@ import torch
 
 from kdalab_kernels import checks
 from kdalab_kernels.call import Activated, KdaCall, KdaResult
-from kdalab_kernels.torch_path.decay import decayed_products
+from kdalab_kernels.torch_path.decay import Level, decayed_products, levels, squares
 from kdalab_kernels.torch_path.tiles import Block, TileGrid, ceil_div
 
 LOG2_E = 1.4426950408889634
@@ -29,8 +31,24 @@ KEPT_NUMBERS = 1 << 20  # of one buffer that outlives its call
 BLOCK_NUMBERS = 1 << 18  # of one [tiles, HV, C, K] buffer: 1 MiB in float32, a dozen fit a cache
 
 
+class Numbers(NamedTuple):
+    """Working memory for n heads-times-tiles; names as in the module's formulas."""
+
+    rows: torch.Tensor  # [n, C, 2, K]: q * scale and beta * k, in turn
+    k: torch.Tensor  # [n, C, K]
+    beta: torch.Tensor  # [n, C, 1]
+    G: torch.Tensor  # [n, C, K]: log2-decay of each token; later, row 0 is G_last
+    decay: torch.Tensor  # [n, C, K]: 2^G
+    Aqk: torch.Tensor  # [n, C, C]
+    T: torch.Tensor  # [n, C, C]
+    AqkT: torch.Tensor  # [n, C, C]: Aqk T
+    KT: torch.Tensor  # [n, K, C]: keys, decayed to the tile's end, times T
+    E: torch.Tensor  # [n, C, 2, V]: minus (q . 2^G) S, and E, in turn
+    o: torch.Tensor  # [n, C, V]
+
+
 class Buffers:
-    """Working memory for up to n heads-times-tiles; names as in the module's formulas."""
+    """Working memory for up to n heads-times-tiles, and views of it."""
 
     def __init__(
         self, n: int, C: int, K: int, V: int, dtype: torch.dtype, device: torch.device
@@ -38,41 +56,48 @@ class Buffers:
         def empty(*shape: int) -> torch.Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
-        self.rows = empty(n, 2, C, K)  # q * scale, then beta * k
-        self.k = empty(n, C, K)
-        self.bv = empty(n, C, V)  # beta * v
-        self.beta = empty(n, C, 1)
-        self.G = empty(n, C, K)
-        self.to_end = empty(n, C, K)
-        self.E = empty(n, C, K)
-        self.half_rows = empty(n, C, K)
-        self.half_cols = empty(n, C // 2, K)
-        # Above the diagonal A stays 0; what is below is overwritten by every block.
-        self.A = torch.zeros((n, 2, C, C), dtype=dtype, device=device)
-        self.from_state = empty(n, 2, C, V)
-        self.N = empty(n, C, V)
-        self.eye = torch.eye(C, dtype=dtype, device=device).expand(n, C, C)
-        self.inverse = empty(n, C, C).transpose(1, 2)  # column by column, as the solver writes
+        # Above the diagonal both stay 0; what is below is overwritten by every block.
+        Aqk, T = (squares(n, C, dtype, device) for _ in range(2))
+        T.diagonal(dim1=1, dim2=2).fill_(1.0)
+        self.all = Numbers(
+            rows=empty(n, C, 2, K),
+            k=empty(n, C, K),
+            beta=empty(n, C, 1),
+            G=empty(n, C, K),
+            decay=empty(n, C, K),
+            Aqk=Aqk,
+            T=T,
+            AqkT=empty(n, C, C),
+            KT=empty(n, K, C),
+            E=empty(n, C, 2, V),
+            o=empty(n, C, V),
+        )
+        self._parts: dict[int, tuple[Numbers, list[Level]]] = {}
         self._waves: dict[tuple[int, ...], list[Wave]] = {}
 
+    def part(self, n: int) -> tuple[Numbers, list[Level]]:
+        """The first n, and their levels of halving; made once, most blocks ask for the same."""
+        if n not in self._parts:
+            with torch.inference_mode(False):
+                x = Numbers(*(t[:n] for t in self.all))
+                self._parts[n] = x, levels(x.rows, x.k, x.G, x.decay, x.Aqk, x.T)
+        return self._parts[n]
+
     def waves(self, sizes: tuple[int, ...]) -> "list[Wave]":
-        """Views for waves of these many heads; made once, most blocks ask for the same."""
+        """Views for waves of these many heads; made once, too."""
         if sizes not in self._waves:
             with torch.inference_mode(False):
                 self._waves[sizes] = self._cut(sizes)
         return self._waves[sizes]
 
     def _cut(self, sizes: tuple[int, ...]) -> "list[Wave]":
-        n, _, C, K = self.rows.shape
+        x = self.all
         parts = (
-            self.rows.view(n, 2 * C, K),
-            self.from_state.view(n, 2 * C, -1),
-            self.bv,
-            self.from_state[:, 1],
-            self.inverse,
-            self.N,
-            self.E[:, -1, :, None],
-            self.k.transpose(1, 2),
+            x.rows.flatten(1, 2),
+            x.E.flatten(1, 2),
+            x.E[:, :, 1],
+            x.decay[:, 0, :, None],
+            x.KT,
         )
         cuts = [t[: sum(sizes)].split(sizes) for t in parts]
         return [Wave(*views) for views in zip(sizes, *cuts, strict=True)]
@@ -108,14 +133,11 @@ class Wave(NamedTuple):
     """One step of the scan: a tile of every sequence that is that long, as views of buffers."""
 
     size: int  # heads times sequences
-    rows: torch.Tensor  # [size, 2 C, K]: decayed q, and decayed beta * k
-    from_state: torch.Tensor  # [size, 2 C, V]: rows times the state
-    error: torch.Tensor  # [size, C, V]: beta * v, minus what the state knows already
-    old: torch.Tensor  # [size, C, V]: the second half of from_state
-    inverse: torch.Tensor  # [size, C, C]
-    N: torch.Tensor  # [size, C, V]
+    rows: torch.Tensor  # [size, 2 C, K]: decayed q and decayed beta * k, in turn
+    both: torch.Tensor  # [size, 2 C, V]: 0 and beta * v, minus rows times the state
+    E: torch.Tensor  # [size, C, V]: every second row of these
     carry: torch.Tensor  # [size, K, 1]: decay over the tile
-    key: torch.Tensor  # [size, K, C]: keys, decayed to the tile's end
+    KT: torch.Tensor  # [size, K, C]
 
 
 def chunk_kda(call: KdaCall) -> KdaResult:
@@ -155,37 +177,32 @@ def _block(
 ) -> None:
     """All tiles of a block: S ``[N, HV, K, V]`` (by rank) advances in place, o is written."""
     HV, K, V = call.HV, call.K, call.V
-    n = (block.tiles.stop - block.tiles.start) * HV
-    rows, k, bv, beta = (t[:n] for t in (buffers.rows, buffers.k, buffers.bv, buffers.beta))
-    G, to_end, A = buffers.G[:n], buffers.to_end[:n], buffers.A[:n]
-    grid.load(x.beta[..., None], block, beta)
-    grid.load(x.q, block, rows[:, 0], call.scale)
-    grid.load(x.k, block, k)
-    torch.mul(k, beta, out=rows[:, 1])
-    grid.load(x.v, block, bv)
-    bv.mul_(beta)
-    grid.load(x.g, block, G, LOG2_E)
+    at, pairs = buffers.part((block.tiles.stop - block.tiles.start) * HV)
+    grid.load(x.beta[..., None], block, at.beta)
+    grid.load(x.q, block, at.rows[:, :, 0], call.scale)
+    grid.load(x.k, block, at.k)
+    torch.mul(at.k, at.beta, out=at.rows[:, :, 1])
+    at.E[:, :, 0].zero_()
+    grid.load(x.v, block, at.E[:, :, 1], at.beta)
+    grid.load(x.g, block, at.G, LOG2_E)
 
-    decayed_products(rows, k, G, to_end, A, buffers)
-    torch.linalg.solve_triangular(
-        A[:, 1], buffers.eye[:n], upper=False, unitriangular=True, out=buffers.inverse[:n]
-    )
-    rows.mul_(torch.exp2(G, out=buffers.E[:n])[:, None])
-    k.mul_(torch.exp2(to_end, out=to_end))
+    spare = at.KT.view(at.k.shape)
+    decayed_products(at.rows, at.k, at.G, at.decay, at.Aqk, spare, pairs)
+    torch.bmm(at.Aqk, at.T, out=at.AqkT)
+    torch.bmm(at.k.transpose(1, 2), at.T, out=at.KT)
 
     waves = buffers.waves(tuple(count * HV for count in block.counts))
     first = block.first_rank * HV
     state = S.view(-1, K, V)[first : first + waves[0].size]
-    for wave, at in zip(block.waves, waves, strict=True):
-        if at.size < len(state):  # the shortest sequences have ended
-            state = state[: at.size]
+    for number, wave in zip(block.waves, waves, strict=True):
+        if wave.size < len(state):  # the shortest sequences have ended
+            state = state[: wave.size]
         if starts is not None:
-            starts.keep(wave, block.first_rank, state.view(-1, HV, K, V))
-        torch.bmm(at.rows, state, out=at.from_state)
-        torch.bmm(at.inverse, at.error.sub_(at.old), out=at.N)
-        state.mul_(at.carry).baddbmm_(at.key, at.N)
-    from_tile = torch.bmm(A[:, 0], buffers.N[:n], out=bv)
-    grid.store(buffers.from_state[:n, 0], from_tile, block, o)
+            starts.keep(number, block.first_rank, state.view(-1, HV, K, V))
+        wave.both.baddbmm_(wave.rows, state, alpha=-1)
+        state.mul_(wave.carry).baddbmm_(wave.KT, wave.E)
+    torch.bmm(at.AqkT, at.E[:, :, 1], out=at.o)
+    grid.store(at.o, at.E[:, :, 0], block, o, sign=-1)
 
 
 class StartStates:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+Factor = torch.Tensor | float | None
+
 
 def ceil_div(a: int, b: int) -> int:
     """``a / b`` rounded up."""
@@ -97,41 +99,50 @@ class TileGrid:
         out[self.order] = states
         return out
 
-    def load(
-        self, x: torch.Tensor, block: Block, out: torch.Tensor, factor: float | None = None
-    ) -> None:
+    def load(self, x: torch.Tensor, block: Block, out: torch.Tensor, factor: Factor = None) -> None:
         """Copy x ``[B, T, H, D]``, times factor, into out ``[tiles * HV, C, D]``.
 
-        Missing rows become 0. ``HV // H`` value heads get a copy each of their key head. Nothing
-        outside x is read. The product is rounded once, in out's dtype.
+        A factor of its own for each row is ``[tiles * HV, C, 1]``. Missing rows become 0.
+        ``HV // H`` value heads get a copy each of their key head. Nothing outside x is read. The
+        product is rounded once, in out's dtype.
         """
         H, D, C = x.shape[2], x.shape[3], self.C
         if self.order is not None:
             rows = x[0].index_select(0, self.token[block.tiles].flatten())
             rows.masked_fill_(self.padding[block.tiles].flatten()[:, None, None], 0.0)
             by_tile = rows.view(-1, C, H, D).transpose(1, 2)
-            _put(by_tile[:, :, None], out.unflatten(0, (by_tile.shape[0], H, -1)), factor)
+            shape = (by_tile.shape[0], H, -1)
+            _put(by_tile[:, :, None], out.unflatten(0, shape), _unflatten(factor, shape))
             return
         B = block.counts[0]
-        to = out.unflatten(0, (len(block.waves), B, H, -1))
+        heads = (len(block.waves), B, H, -1)
+        to, factor = out.unflatten(0, heads), _unflatten(factor, heads)
         b, t, h, d = x.stride()
         t0, t1 = block.waves.start * C, min(block.waves.stop * C, self.T)
         first = x.storage_offset() + block.first_rank * b + t0 * t
         full, rest = divmod(t1 - t0, C)
         if full:  # one view in place of five: small calls are made of overhead
             by_wave = x.as_strided((full, B, H, 1, C, D), (C * t, b, h, 0, t, d), first)
-            _put(by_wave, to[:full] if rest else to, factor)
+            _put(by_wave, to[:full], factor[:full] if isinstance(factor, torch.Tensor) else factor)
         if rest:
             tail = x.as_strided((B, H, 1, rest, D), (b, h, 0, t, d), first + full * C * t)
+            if isinstance(factor, torch.Tensor):
+                factor = factor[full, ..., :rest, :]
             _put(tail, to[full, ..., :rest, :], factor)
             to[full, ..., rest:, :].zero_()
 
-    def store(self, x: torch.Tensor, y: torch.Tensor, block: Block, o: torch.Tensor) -> None:
-        """Copy x + y, both ``[tiles * HV, C, V]``, into o ``[B, T, HV, V]``; no padding rows."""
+    def store(
+        self, x: torch.Tensor, y: torch.Tensor, block: Block, o: torch.Tensor, sign: int = 1
+    ) -> None:
+        """Copy x + sign * y, both ``[tiles * HV, C, V]``, into o ``[B, T, HV, V]``.
+
+        Padding rows are left out.
+        """
         HV, C = o.shape[2], self.C
         if self.order is not None:
             real = ~self.padding[block.tiles].flatten()
-            rows = (x + y).unflatten(0, (-1, HV)).transpose(1, 2).flatten(0, 1)
+            by_tile = torch.add(x, y, alpha=sign).unflatten(0, (-1, HV))
+            rows = by_tile.transpose(1, 2).flatten(0, 1)
             o[0].index_copy_(0, self.token[block.tiles].flatten()[real], rows[real].to(o.dtype))
             return
         B = block.counts[0]
@@ -141,13 +152,17 @@ class TileGrid:
         full, rest = divmod(t1 - t0, C)
         if full:
             to = mine[:, t0 : t0 + full * C].unflatten(1, (full, C)).permute(1, 0, 3, 2, 4)
-            torch.add(x[:full], y[:full], out=to)
+            torch.add(x[:full], y[:full], alpha=sign, out=to)
         if rest:
             to = mine[:, t0 + full * C : t1].transpose(1, 2)
-            torch.add(x[full, ..., :rest, :], y[full, ..., :rest, :], out=to)
+            torch.add(x[full, ..., :rest, :], y[full, ..., :rest, :], alpha=sign, out=to)
 
 
-def _put(x: torch.Tensor, to: torch.Tensor, factor: float | None) -> None:
+def _unflatten(factor: Factor, heads: tuple[int, ...]) -> Factor:
+    return factor.unflatten(0, heads) if isinstance(factor, torch.Tensor) else factor
+
+
+def _put(x: torch.Tensor, to: torch.Tensor, factor: Factor) -> None:
     """``to = x * factor``, in one pass where x has to's dtype already."""
     if factor is not None and x.dtype == to.dtype:
         torch.mul(x.expand_as(to), factor, out=to)
