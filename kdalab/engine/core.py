@@ -19,6 +19,7 @@ from kdalab.engine.request import Phase, Request
 from kdalab.engine.strategy import slots_per_request
 from kdalab.engine.view import View
 from kdalab.errors import KdalabError
+from kdalab.memory.gate import Hold, MoveGate
 from kdalab.memory.host import Level, host_level
 from kdalab.spec import StateIdentity
 
@@ -66,6 +67,7 @@ class Engine(BaseEngine):
         self.config = config
         pools = build_pools(model, config)
         self.buffer, self.active, self.checkpoints, self.latents = pools
+        self.gate = self.buffer.holds if self.buffer is not None else MoveGate()
         self.cache = RadixStateCache(
             config.page_tokens,
             config.grid,
@@ -156,6 +158,20 @@ class Engine(BaseEngine):
             self.emit(ev.Cancelled(name))
         elif request.is_running:
             self.finish(request, "aborted")
+
+    def hold_moves(self, who: str) -> Hold:
+        """Keep every slot of the engine's memory at its address until the hold is released.
+
+        For whoever gives addresses away: a transfer to another process holds the gate from the
+        moment it names an address until the other side has answered. Requests run on meanwhile;
+        freed slots leave holes, which are filled when the last hold is released. Contents are
+        not kept by a hold but by a lease or by ownership. With split memory nothing ever moves,
+        and a hold costs nothing.
+
+        Args:
+            who: named by ``engine.gate.holders``.
+        """
+        return self.gate.hold(who)
 
     @property
     def is_idle(self) -> bool:

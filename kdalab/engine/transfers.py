@@ -12,7 +12,6 @@ the next: only then are the bytes copied, so whatever the locks did not hold wou
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from kdalab.cache import Bytes, HostTier, Lookup, Transfer, Wish
@@ -156,7 +155,7 @@ def _skip(engine: Engine, tier: HostTier, wish: Wish, reason: str) -> None:
 
 def _copy(engine: Engine, job: Transfer) -> None:
     # A unified buffer hands out addresses here, so nothing in it may move meanwhile.
-    with engine.buffer.gate() if engine.buffer is not None else nullcontext():
+    with engine.hold_moves(f"{job.direction} {job.id}"):
         copy_between(*_levels(engine, job), (job.sources, job.targets), job.state)
 
 

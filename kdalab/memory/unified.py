@@ -14,13 +14,13 @@ make it work:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 
 from kdalab.errors import InvariantError, KdalabError
 from kdalab.memory.active import StateStorage
+from kdalab.memory.gate import Hold, MoveGate
 from kdalab.memory.unified_slots import Move, UnifiedSlots
 from kdalab.units import format_bytes
 
@@ -84,7 +84,7 @@ class UnifiedBuffer:
         self.lazy, self.poison = lazy, poison
         self.data = torch.full((max(self.nbytes, 0),), POISON_BYTE, dtype=torch.uint8)
         self.moved: list[Move] = []
-        self._gates = 0
+        self.holds = MoveGate(self._catch_up)
         self.pages = UnifiedSlots(self, page_bytes, "latent pages", low=True)
         self.states = UnifiedSlots(self, state_bytes, "states", low=False)
         if self.pages.frontier + page_bytes > self.states.frontier - state_bytes:
@@ -129,19 +129,16 @@ class UnifiedBuffer:
 
     @property
     def gated(self) -> bool:
-        """True while a transfer holds addresses."""
-        return self._gates > 0
+        """True while somebody holds addresses."""
+        return self.holds.is_held
 
-    @contextmanager
-    def gate(self) -> Iterator[UnifiedBuffer]:
-        """Hold everything where it is; an eager buffer catches up when the last gate opens."""
-        self._gates += 1
-        try:
-            yield self
-        finally:
-            self._gates -= 1
-            if not self._gates and not self.lazy:
-                self.compact()
+    def gate(self, who: str = "a transfer") -> Hold:
+        """Hold everything where it is; an eager buffer catches up when the last hold goes."""
+        return self.holds.hold(who)
+
+    def _catch_up(self) -> None:
+        if not self.lazy:
+            self.compact()
 
     def compact(self, max_moves: int | None = None) -> int:
         """Move at most ``max_moves`` slots into holes, states first (a hole there is larger)."""
