@@ -77,6 +77,7 @@ ONLY_IN: dict[str, set[str]] = {
     "typer": {"cli"},
     "rich": {"cli"},
     "pydantic": {"transfer"},
+    "filelock": {"transfer"},
     "mooncake": {"transfer"},
 }
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-from collections.abc import Sequence
 from pathlib import Path
 
+from kdalab.transfer.atomic import write_atomically
 from kdalab.transfer.bundle import Bundle
-from kdalab.transfer.checksum import Buffer
 from kdalab.transfer.container import MAX_HEADER, read_header
 from kdalab.transfer.metadata import BundleMeta, parse_metadata
 from kdalab.transfer.refusal import BundleFormatError
 
-SUFFIX = ".safetensors"
 MAX_BYTES = 1 << 40
-
-_IOV = 512
 
 
 def save_bundle(bundle: Bundle, path: str | Path) -> Path:
@@ -71,41 +65,6 @@ def load_metadata(path: str | Path) -> tuple[BundleMeta, dict[str, tuple[str, tu
         raise BundleFormatError(f"{file.name}: {error}") from None
 
 
-def write_atomically(path: str | Path, parts: Sequence[Buffer], sync: bool = True) -> Path:
-    """Write ``parts`` one after another into a new file, then give it its name.
-
-    With ``sync`` the bytes are on the disk before the name is, and the name before this returns.
-    """
-    file = Path(path)
-    temporary = file.parent / f".{file.name[:80]}.{os.getpid()}-{secrets.token_hex(6)}.part"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        try:
-            _write_all(handle, parts)
-            if sync:
-                os.fsync(handle)
-        finally:
-            os.close(handle)
-        os.replace(temporary, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    if sync:
-        _sync_folder(file.parent)
-    return file
-
-
-def _write_all(handle: int, parts: Sequence[Buffer]) -> None:
-    left = [memoryview(p).cast("B") for p in parts if len(memoryview(p).cast("B"))]
-    while left:
-        done = os.writev(handle, left[:_IOV])
-        while left and done >= len(left[0]):
-            done -= len(left.pop(0))
-        if left:
-            left[0] = left[0][done:]
-
-
 def _fill(handle: int, target: memoryview) -> None:
     at = 0
     while at < len(target):
@@ -113,13 +72,3 @@ def _fill(handle: int, target: memoryview) -> None:
         if got == 0:
             raise BundleFormatError(f"cut off after {at + 8:,} of {len(target) + 8:,} bytes")
         at += got
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -32,9 +32,9 @@ from kdalab.transfer import (
     prefix_hashes,
     save_bundle,
 )
+from kdalab.transfer.atomic import write_atomically
 from kdalab.transfer.checksum import BLOCK, checksum
 from kdalab.transfer.container import MAX_HEADER, META_KEY
-from kdalab.transfer.files import write_atomically
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle_v1.safetensors"
 

@@ -1,0 +1,147 @@
+"""Bundles in a Mooncake Store: memory of many machines, behind one master.
+
+The store keeps and moves bytes that were judged valid before, and knows nothing of their meaning.
+Everything of Mooncake stays in this file and in ``mooncake_master``; it is an optional package.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from kdalab.errors import KdalabError
+from kdalab.transfer.checksum import Buffer
+from kdalab.transfer.store import KEY, StoreError
+
+PACKAGE = "mooncake-transfer-engine-non-cuda"
+HOW_TO_INSTALL = (
+    f"Mooncake is not installed: pip install {PACKAGE} (Linux; it needs libibverbs1, librdmacm1 "
+    "and libnuma1, also without RDMA hardware), or use FolderStore"
+)
+
+SEGMENT_BYTES = 64 << 20
+BUFFER_BYTES = 64 << 20
+
+_QUIET = {"GLOG_minloglevel": "3", "MC_LOG_LEVEL": "ERROR"}
+
+_CODES = {
+    -200: "no space left in the segments",
+    -600: "larger than the client's buffer",
+    -704: "no such key",
+    -706: "somebody is still reading it",
+}
+
+
+class MooncakeStore:
+    """One client of a Mooncake master, which also lends memory of this process to the store.
+
+    Args:
+        metadata_server: ``http://host:port/metadata``.
+        master: ``host:port`` of the master.
+        segment_bytes: memory of this process that holds others' values as well.
+        buffer_bytes: memory that values pass through; no value can be larger.
+        host: this process' own address.
+        protocol: "tcp", or "rdma" with ``devices``.
+
+    Raises:
+        KdalabError: the package is missing, or the master does not answer.
+    """
+
+    def __init__(
+        self,
+        metadata_server: str,
+        master: str,
+        segment_bytes: int = SEGMENT_BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
+        host: str = "127.0.0.1",
+        protocol: str = "tcp",
+        devices: str = "",
+    ) -> None:
+        self.name = "mooncake"
+        self.segment_bytes, self.buffer_bytes = segment_bytes, buffer_bytes
+        self._store: Any = _client()
+        code = self._store.setup(
+            host, metadata_server, segment_bytes, buffer_bytes, protocol, devices, master
+        )
+        if code != 0:
+            self._store = None
+            raise StoreError(
+                f"no Mooncake master at {master} with metadata at {metadata_server} "
+                f"({_said(code)}); `kdalab mooncake up` starts one"
+            )
+        atexit.register(self.close)
+
+    def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        """As ``StoreProtocol.put``; values never change, so what is there under the key stays."""
+        size = sum(memoryview(p).nbytes for p in parts)
+        if size > self.buffer_bytes:
+            raise StoreError(
+                f"{size:,} bytes; this client passes at most {self.buffer_bytes:,} "
+                "(buffer_bytes) at once"
+            )
+        code = self._open().put_parts(_checked(key), *(memoryview(p).cast("B") for p in parts))
+        if code != 0:
+            raise StoreError(f"mooncake: {key} of {size:,} bytes was not put ({_said(code)})")
+
+    def get(self, key: str) -> Buffer | None:
+        """As ``StoreProtocol.get``; a copy, so that nothing of the store stays pinned."""
+        handle = self._open().get_buffer(_checked(key))
+        if handle is None:
+            return None
+        return bytearray(memoryview(handle))
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        """As ``StoreProtocol.exists``, in one round trip."""
+        if not keys:
+            return []
+        return [n == 1 for n in self._open().batch_is_exist([_checked(k) for k in keys])]
+
+    def remove(self, key: str) -> bool:
+        """As ``StoreProtocol.remove``, also while a reader's lease on it lasts."""
+        code = self._open().remove(_checked(key), True)
+        if code == 0:
+            return True
+        if code == -704:
+            return False
+        raise StoreError(f"mooncake: {key} was not removed ({_said(code)})")
+
+    def close(self) -> None:
+        """Leave the store; the segment's values go with it. Harmless if repeated."""
+        store, self._store = self._store, None
+        if store is not None:
+            atexit.unregister(self.close)
+            store.close()
+
+    def __enter__(self) -> MooncakeStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> Any:
+        if self._store is None:
+            raise StoreError("this Mooncake client is closed; make another")
+        return self._store
+
+
+def _client() -> Any:
+    """A client object; the library reads its log levels from the environment when it loads."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        from mooncake.store import MooncakeDistributedStore
+    except ImportError as error:
+        raise KdalabError(f"{HOW_TO_INSTALL} ({error})") from None
+    return MooncakeDistributedStore()
+
+
+def _checked(key: str) -> str:
+    if not KEY.fullmatch(key):
+        raise StoreError(f"key {key[:60]!r}; use up to 200 letters, digits, dots and hyphens")
+    return key
+
+
+def _said(code: int) -> str:
+    return _CODES.get(code, f"error {code}")

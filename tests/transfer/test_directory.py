@@ -1,0 +1,265 @@
+"""Reuse between instances: as far as one source holds everything, and no farther."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transfer_cases import IDENTITY, PROMPT, TINY, assert_sound, engine, same
+
+from kdalab.cache import Bytes, parse_placement
+from kdalab.engine import Engine
+from kdalab.engine.exchange_events import Fetched, FetchFailed, Sent
+from kdalab.errors import KdalabError
+from kdalab.transfer import (
+    Bundle,
+    Directory,
+    EngineSource,
+    FolderStore,
+    Query,
+    Reach,
+    StoreSource,
+    connect,
+    export_prefix,
+    identity_of,
+    publish,
+    relayout,
+    split,
+)
+
+
+class Told:
+    """A source that says what it is told to."""
+
+    def __init__(self, name: str, kv: int, *states: int) -> None:
+        self.name, self.told = name, Reach(kv, states)
+        self.fetched: list[int] = []
+
+    def reach(self, query: Query) -> Reach:
+        return self.told
+
+    def fetch(self, query: Query, boundary: int) -> Bundle:
+        self.fetched.append(boundary)
+        raise KdalabError("it only talks")
+
+
+def query(n: int = 1000, beyond: int = 0, **changes: Any) -> Query:
+    return Query(IDENTITY, list(range(n)), 64, beyond, n - 1, **changes)
+
+
+def warm(n: int = 192, **changes: Any) -> Engine:
+    e = engine(**changes)
+    e.submit(PROMPT[:n], 1)
+    e.run()
+    return e
+
+
+def of_type(e: Engine, kind: type) -> list[Any]:
+    return [x for x in e.events if isinstance(x, kind)]
+
+
+def test_kinds_of_two_sources_are_never_joined() -> None:
+    knows_text, has_state = Told("kv", 640, 128), Told("state", 192, 192, 640)
+    found = Directory([knows_text, has_state]).find(query())
+    assert (found.source, found.boundary) == (has_state, 192)
+    assert found.why[0] == "kv: latent KV to 640; states at 128; restores 128"
+    assert "latent KV of kv with the state of state would reach 640" in found.why[-1]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_longest_joint_prefix_is_found_as_by_hand(seed: int) -> None:
+    dice = random.Random(seed)
+    sources = []
+    for name in "abc"[: dice.randint(0, 3)]:
+        states = sorted(dice.sample(range(64, 960, 64), dice.randint(0, 4)))
+        sources.append(Told(name, dice.randrange(0, 1000, 16), *states))
+    beyond = dice.choice([0, 64, 128, 500])
+    found = Directory(sources).find(query(beyond=beyond))
+    joint = [(b, -i) for i, s in enumerate(sources) for b in s.told.states if b <= s.told.kv]
+    best = max([(b, i) for b, i in joint if b > beyond], default=None)
+    if best is None:
+        assert found.source is None
+        assert found.boundary == beyond
+    else:
+        assert (found.boundary, found.source) == (best[0], sources[-best[1]])
+
+
+def test_what_cannot_be_had_is_skipped_with_its_reason_and_the_next_best_taken() -> None:
+    talks, holds = Told("talks", 192, 128, 192), EngineSource("holds", warm())
+    directory = Directory([talks, holds])
+    where = Query(IDENTITY, PROMPT, 64, 0, 199)
+    source, bundle = directory.fetch(where)
+    assert (source, bundle.boundary) == (holds, 192)
+    assert talks.fetched == [192]
+    assert [tuple(s) for s in directory.skipped] == [("talks", 192, "it only talks")]
+    directory.find(where)
+    assert directory.fetch(where)[0] is holds
+    assert talks.fetched == [192], "it is not asked again"
+    with pytest.raises(KdalabError, match="talks at 128: it only talks"):
+        Directory([Told("talks", 128, 128)]).fetch(where)
+
+
+@pytest.mark.parametrize("kind", ["engine", "folder"])
+@pytest.mark.parametrize("local", [0, 64, 150])
+def test_a_prompt_is_restored_from_elsewhere_when_that_reaches_farther(
+    local: int, kind: str, tmp_path: Path
+) -> None:
+    a, b = warm(), engine()
+    source: Any = EngineSource("A", a)
+    if kind == "folder":
+        source = StoreSource(FolderStore(tmp_path / "bundles"))
+        for boundary in (64, 192):
+            publish(a, source, PROMPT, boundary)
+    if local:
+        b.submit(PROMPT[:local], 1)
+        b.run()
+    connect(b, Directory([source]))
+    request = b.submit(PROMPT, 5)
+    b.run()
+    assert request.restore == 192
+    assert request.generated == TINY.greedy(PROMPT, 5)
+    assert torch.equal(torch.stack(request.logits[:8]), TINY.logits(PROMPT)[192:])
+    (event,) = of_type(b, Fetched)
+    assert (event.request, event.source, event.boundary) == (request.name, source.name, 192)
+    assert of_type(a, Sent)[-1].boundary == 192
+    assert_sound(a)
+    assert_sound(b)
+    again = b.submit(PROMPT, 1)
+    b.run()
+    assert again.restore == 192
+    assert len(of_type(b, Fetched)) == 1, "what is here is not fetched again"
+
+
+def test_nothing_is_fetched_that_the_local_cache_restores_as_far() -> None:
+    a, b = warm(), warm()
+    connect(b, Directory([EngineSource("A", a)]))
+    b.submit(PROMPT, 1)
+    b.run()
+    assert not of_type(b, Fetched) + of_type(b, FetchFailed) + of_type(a, Sent)
+
+
+def test_latent_kv_without_a_state_elsewhere_is_of_no_use() -> None:
+    a, b = warm(placement=parse_placement("every:64")), engine()
+    a.give_back(a.cache.evict(Bytes(state=3 * a.checkpoints.slot_bytes)), "", "a test")
+    assert [n.state for n in a.cache.nodes.values() if n.state is not None] == []
+    connect(b, Directory([EngineSource("A", a)]))
+    request = b.submit(PROMPT, 3)
+    b.run()
+    assert request.restore == 0
+    assert request.generated == TINY.greedy(PROMPT, 3)
+
+
+def test_an_instance_with_other_weights_is_of_no_use_and_says_why() -> None:
+    other = identity_of(TINY, name="tiny", model_version="seed-9", tokenizer="bytes")
+    directory = Directory([EngineSource("A", warm(identity=other))])
+    found = directory.find(Query(IDENTITY, PROMPT, 64, 0, 199))
+    assert found.source is None
+    assert found.why == ("A: of no use (model_version: ours seed-0, theirs seed-9)",)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "another's"])
+def test_a_damaged_bundle_is_skipped_by_name_and_the_next_best_taken(
+    damage: str, tmp_path: Path
+) -> None:
+    a, b = warm(), engine()
+    store = FolderStore(tmp_path / "bundles")
+    source = StoreSource(store)
+    keys = {at: publish(a, source, PROMPT, at) for at in (64, 128, 192)}
+    file = store.path / f"{keys[192]}.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-9] ^= 1
+    content = {"cut": bytes(data[:-40]), "flipped": bytes(data)}
+    content["another's"] = (store.path / f"{keys[128]}.safetensors").read_bytes()
+    directory = Directory([source])
+    if damage == "gone":
+        real = store.get
+        store.get = lambda key: None if key == keys[192] else real(key)  # type: ignore[method-assign]
+    else:
+        file.write_bytes(content[damage])
+    connect(b, directory)
+    request = b.submit(PROMPT, 3)
+    b.run()
+    assert request.restore == 128
+    assert request.generated == TINY.greedy(PROMPT, 3)
+    (skipped,) = directory.skipped
+    words = {"cut": "cut off", "flipped": "checksum", "gone": "gone", "another's": "boundary"}
+    assert skipped.boundary == 192
+    assert words[damage] in skipped.reason
+    assert_sound(b)
+
+
+class Silent:
+    """A source on a line that is down."""
+
+    name = "far"
+
+    def reach(self, query: Query) -> Reach:
+        raise ConnectionError("no route")
+
+    def fetch(self, query: Query, boundary: int) -> Bundle:
+        raise ConnectionError("no route")
+
+
+def test_a_source_that_cannot_be_asked_stops_nobody() -> None:
+    b = engine()
+    directory = Directory([Silent(), EngineSource("A", warm())])
+    connect(b, directory)
+    request = b.submit(PROMPT, 1)
+    b.run()
+    assert request.restore == 192
+    found = directory.find(Query(IDENTITY, PROMPT, 64, 0, 199))
+    assert found.why[0] == "far: cannot be asked (no route)"
+
+
+def test_without_room_the_prompt_is_computed_here() -> None:
+    a, b = warm(), engine(n_pages=14, n_checkpoints=1)
+    connect(b, Directory([EngineSource("A", a), Told("liar", 192, 192)]))
+    b.submit([7] * 40, 30, name="busy")
+    b.step()
+    request = b.submit(PROMPT[:100], 2)
+    b.run()
+    assert request.generated == TINY.greedy(PROMPT[:100], 2)
+    assert_sound(b)
+
+
+def test_a_fetch_that_fails_is_told_and_the_prompt_computed() -> None:
+    b = engine()
+    connect(b, Directory([Told("liar", 192, 192)]))
+    request = b.submit(PROMPT, 2)
+    b.run()
+    (event,) = of_type(b, FetchFailed)
+    assert "it only talks" in event.reason
+    assert (event.source, event.boundary) == ("liar", 192)
+    assert request.generated == TINY.greedy(PROMPT, 2)
+    assert_sound(b)
+
+
+def test_bundles_of_two_ranks_in_another_layout_serve_one_rank(tmp_path: Path) -> None:
+    a, b = warm(), engine()
+    store = FolderStore(tmp_path)
+    writer = StoreSource(store)
+    parts = [relayout(p, "k_first", "channel_first") for p in split(export_prefix(a, PROMPT), 2)]
+    reader = StoreSource(store, 2, "k_first", "channel_first")
+    writer.put(parts[0])
+    directory = Directory([reader])
+    assert directory.find(Query(IDENTITY, PROMPT, 64, 0, 199)).source is None, "rank 1 is missing"
+    writer.put(parts[1])
+    _, bundle = directory.fetch(Query(IDENTITY, PROMPT, 64, 0, 199))
+    assert same(bundle, export_prefix(a, PROMPT))
+    connect(b, directory)
+    request = b.submit(PROMPT, 4)
+    b.run()
+    assert (request.restore, request.generated) == (192, TINY.greedy(PROMPT, 4))
+
+
+def test_a_bundle_is_published_once(tmp_path: Path) -> None:
+    a, source = warm(), StoreSource(FolderStore(tmp_path))
+    key = publish(a, source, PROMPT)
+    file = tmp_path / f"{key}.safetensors"
+    before = file.stat().st_mtime_ns
+    assert publish(a, source, PROMPT) == key
+    assert file.stat().st_mtime_ns == before
+    assert f"-{192}-" in key

@@ -1,0 +1,128 @@
+"""The folder: whole values or none, from several processes at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from transfer_cases import same, small_bundle
+
+from kdalab.transfer import Bundle, FolderStore, StoreError, StoreProtocol
+
+
+def test_put_get_exists_remove(tmp_path: Path) -> None:
+    store: StoreProtocol = FolderStore(tmp_path / "new" / "folder")
+    assert store.get("a") is None
+    store.put("a", [b"one", b"", b"two"])
+    store.put("b", [b"x"])
+    assert store.get("a") == b"onetwo"
+    assert store.exists(["b", "c", "a"]) == [True, False, True]
+    store.put("a", [b"three"])
+    assert store.get("a") == b"three"
+    assert store.remove("a")
+    assert not store.remove("a")
+    assert store.exists(["a"]) == [False]
+    bundle = small_bundle()
+    store.put(bundle.key, bundle.parts())
+    data = store.get(bundle.key)
+    assert data is not None
+    assert same(Bundle.from_bytes(data), bundle)
+
+
+@pytest.mark.parametrize("key", ["", "../a", "a/b", ".hidden", "x" * 201, "a\n"])
+def test_a_key_cannot_leave_the_folder(key: str, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    for call in (lambda: store.put(key, [b"x"]), lambda: store.get(key), lambda: store.remove(key)):
+        with pytest.raises(StoreError, match="use up to 200 letters"):
+            call()
+
+
+def test_the_oldest_goes_when_the_folder_is_full(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path, limit_bytes=10)
+    for key in "abc":
+        store.put(key, [b"1234"])
+        time.sleep(0.002)
+    assert store.exists(["a", "b", "c"]) == [False, True, True]
+    assert list(store.entries()) == ["b", "c"]
+    assert store.nbytes == 8
+    with pytest.raises(StoreError, match=r"11 bytes; .* holds 10"):
+        store.put("d", [b"x" * 11])
+    assert store.nbytes == 8
+
+
+@pytest.mark.parametrize(
+    "index", ["", "{", "[]", '{"version": 9}', '{"version": 1, "entries": {"../x": [1, 2]}}']
+)
+def test_an_index_that_cannot_be_read_is_made_anew(index: str, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.put("a", [b"1234"])
+    (tmp_path / "index.json").write_text(index)
+    again = FolderStore(tmp_path)
+    assert {k: e.bytes for k, e in again.entries().items()} == {"a": 4}
+    assert "made anew from the files" in again.repaired
+    assert json.loads((tmp_path / "index.json").read_text())["entries"]["a"][0] == 4
+
+
+def test_the_index_follows_the_files(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.put("a", [b"1234"])
+    store.put("b", [b"12"])
+    (tmp_path / "a.safetensors").unlink()
+    (tmp_path / "c.safetensors").write_bytes(b"by hand")
+    assert {k: e.bytes for k, e in store.entries().items()} == {"b": 2, "c": 7}
+
+
+def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    old, new = tmp_path / ".a.1-x.part", tmp_path / ".b.2-y.part"
+    for file in (old, new):
+        file.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    store.put("c", [b"x"])
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+WRITER = """
+import sys
+from kdalab.transfer.store import FolderStore
+folder, who = sys.argv[1:]
+store = FolderStore(folder, sync=False)
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(12):
+    store.put(f"{who}-{i}", [who.encode() * 1000, b"%d" % i])
+    store.put("shared", [who.encode() * 5000])
+    got = store.get("shared")
+    assert got in (b"A" * 5000, b"B" * 5000), len(got)
+    if i % 5 == 0:
+        store.remove(f"{who}-{i}")
+"""
+
+
+def test_two_processes_write_into_one_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    writers = [subprocess.Popen([*command, who], text=True, **pipes) for who in "AB"]  # type: ignore[call-overload]
+    try:
+        for w in writers:
+            assert w.stdout.readline() == "ready\n"
+        for w in writers:
+            w.stdin.write("\n")
+            w.stdin.flush()
+        for w in writers:
+            _, errors = w.communicate(timeout=60)
+            assert w.returncode == 0, errors
+    finally:
+        for w in writers:
+            w.kill()
+    store = FolderStore(tmp_path)
+    wanted = {f"{who}-{i}" for who in "AB" for i in range(12) if i % 5} | {"shared"}
+    assert set(store.entries()) == wanted
+    assert json.loads((tmp_path / "index.json").read_text())["entries"].keys() == wanted
+    assert store.repaired == ""
+    assert not list(tmp_path.glob("*.part"))
