@@ -23,6 +23,7 @@ COMMANDS = (
     "train",
     "plot",
     "bundle",
+    "mooncake",
 )
 """Sub-commands in the order of the help; each is a module of this package."""
 

@@ -1,0 +1,154 @@
+"""The real Mooncake Store, on loopback: what goes in comes out, and no process stays behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from transfer_cases import PROMPT, TINY, assert_sound, engine, same, small_bundle
+
+from kdalab.engine.exchange_events import Fetched
+from kdalab.errors import KdalabError
+from kdalab.transfer import (
+    Bundle,
+    Directory,
+    MooncakeMaster,
+    MooncakeStore,
+    StoreError,
+    StoreSource,
+    connect,
+    publish,
+)
+from kdalab.transfer import mooncake_master as server
+
+MISSING = importlib.util.find_spec("mooncake") is None
+MIB = 1 << 20
+
+needs_mooncake = pytest.mark.skipif(
+    MISSING and not os.environ.get("CI"), reason="the package of Mooncake is not installed"
+)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def master() -> Iterator[MooncakeMaster]:
+    with MooncakeMaster() as running:
+        pid = running.pid
+        yield running
+    assert not is_alive(pid)
+
+
+@pytest.fixture(scope="module")
+def store(master: MooncakeMaster) -> Iterator[MooncakeStore]:
+    with master.client(16 * MIB, 16 * MIB) as client:
+        yield client
+
+
+@needs_mooncake
+def test_put_get_exists_remove(store: MooncakeStore) -> None:
+    assert store.get("a") is None
+    store.put("a", [b"one", memoryview(b"two")])
+    assert store.get("a") == b"onetwo"
+    store.put("a", [b"other"])
+    assert store.get("a") == b"onetwo", "values never change"
+    assert store.exists(["b", "a"]) == [False, True]
+    assert store.exists([]) == []
+    assert store.remove("a"), "although it was read a moment ago"
+    assert not store.remove("a")
+    assert store.get("a") is None
+
+
+@needs_mooncake
+def test_a_bundle_goes_through_it(store: MooncakeStore) -> None:
+    bundle = small_bundle()
+    store.put(bundle.key, bundle.parts())
+    data = store.get(bundle.key)
+    assert data is not None
+    assert same(Bundle.from_bytes(data), bundle)
+
+
+@needs_mooncake
+def test_what_is_too_large_or_has_a_false_key_is_refused(store: MooncakeStore) -> None:
+    with pytest.raises(StoreError, match="at most 16,777,216"):
+        store.put("big", [bytes(17 * MIB)])
+    with pytest.raises(StoreError, match="use up to 200"):
+        store.put("a/b", [b"x"])
+    for n in range(2):
+        store.put(f"fill-{n}", [bytes(7 * MIB)])
+    with pytest.raises(StoreError, match=r"fill-2 of 7,340,032 bytes was not put"):
+        store.put("fill-2", [bytes(7 * MIB)])
+    for n in range(2):
+        assert store.remove(f"fill-{n}")
+
+
+@needs_mooncake
+def test_one_instance_restores_what_another_published(master: MooncakeMaster) -> None:
+    a, b = engine(), engine()
+    a.submit(PROMPT, 1)
+    a.run()
+    with master.client(16 * MIB, 16 * MIB) as mine, master.client(16 * MIB, 16 * MIB) as theirs:
+        publish(a, StoreSource(mine), PROMPT)
+        connect(b, Directory([StoreSource(theirs)]))
+        request = b.submit(PROMPT, 4)
+        b.run()
+    assert request.restore == 192
+    assert request.generated == TINY.greedy(PROMPT, 4)
+    assert [e.source for e in b.events if isinstance(e, Fetched)] == ["mooncake"]
+    assert_sound(b)
+
+
+@needs_mooncake
+def test_a_closed_client_and_a_dead_master_say_so() -> None:
+    with MooncakeMaster() as other:
+        client = other.client(16 * MIB, 16 * MIB)
+        pid = other.pid
+        client.close()
+        client.close()
+        with pytest.raises(StoreError, match="is closed"):
+            client.get("a")
+        with pytest.raises(KdalabError, match=f"port {other.port} of 127.0.0.1 is taken"):
+            MooncakeMaster(other.port, other.metadata_port)
+    assert not is_alive(pid)
+    other.stop()
+
+
+@needs_mooncake
+def test_up_runs_until_it_is_told_to_stop() -> None:
+    command = [sys.executable, "-m", "kdalab.cli.main", "mooncake", "up", "--json"]
+    up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert up.stdout is not None
+        line = up.stdout.readline()
+        assert line, up.communicate()
+        said = json.loads(line)
+        assert is_alive(said["pid"])
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(20) == 0
+        assert not is_alive(said["pid"])
+    finally:
+        up.kill()
+        up.communicate()
+
+
+def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(server.shutil, "which", lambda _: None)
+    with pytest.raises(KdalabError, match="pip install mooncake-transfer-engine-non-cuda"):
+        MooncakeMaster()
+    monkeypatch.setitem(sys.modules, "mooncake", None)
+    monkeypatch.setitem(sys.modules, "mooncake.store", None)
+    with pytest.raises(KdalabError, match="or use FolderStore"):
+        MooncakeStore("http://127.0.0.1:1/metadata", "127.0.0.1:1")
