@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.ready-run
 TEST_STAMP := $(VENV)/.ready-test
 PYTEST_ARGS ?=
+# Test files are dealt out to this many processes; 0 runs them one after the other in this one.
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint notebooks figures clean
@@ -39,7 +41,7 @@ demo: $(RUN_STAMP) ## open the demos on http://127.0.0.1:7860 (PORT=... for anot
 	@$(BIN)/kdalab demo --port $(PORT)
 
 test: $(TEST_STAMP) ## run the tests (PYTEST_ARGS="-k radix" to choose)
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(TEST_STAMP) ## ruff and mypy
 	@$(BIN)/ruff check .
