@@ -65,6 +65,7 @@ class Case:
         nbytes: bytes that must move, each read or written once.
         names: every implementation; the first is what the ratios compare with.
         prepare: makes the inputs.
+        floor: an implementation, and the one that is its floor: their ratio is measured apart.
     """
 
     op: str
@@ -74,6 +75,7 @@ class Case:
     names: tuple[str, ...]
     prepare: Callable[[], Prepared]
     sizes: Mapping[str, int] = field(default_factory=dict)
+    floor: tuple[str, str] | None = None
 
 
 FLA_RECURRENCE = "fla-core naive_recurrent_kda"
@@ -174,6 +176,7 @@ def prefill(shape: Shape) -> Case:
         (*names, PRODUCTS),
         prepare,
         shape._asdict(),
+        (OUR_CHUNK, PRODUCTS),
     )
 
 
@@ -191,7 +194,12 @@ def _products(shape: Shape) -> Callable[[], None]:
 
     Per tile and head: A (a dense ``[C, K, C]`` stands for the two triangles, of q and of beta k),
     both rows times the state, the inverse times the errors, A times the pseudo values, and keys
-    times the pseudo values. No decay, and no tile waits for another.
+    times the pseudo values: five products, ``2 n`` times ``C K C``, ``2 C K V``, ``C C V``,
+    ``C C V`` and ``K C V`` FLOP for n tiles and heads, which is :func:`products_flop`. Counted is
+    the chunk form as written, not what an implementation may add to it or save. No decay, no
+    inverse, no copy, and no tile waits for another. Operands are made once and outputs are
+    written over, so no memory is fresh; all tiles of one product go before the next, so at
+    T = 4096 they come from memory, as q, k, v and g do for the op.
     """
     import torch
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kdalab.bench import cases
 from kdalab.bench.cases import Case, Shape
-from kdalab.bench.timing import copy_rate, matmul_rate, medians_in_turns
+from kdalab.bench.timing import copy_rate, matmul_rate, medians_in_turns, ratio_in_turns
 
 Medians = Callable[[Mapping[str, Callable[[], object]], int], dict[str, float]]
 
@@ -107,6 +107,13 @@ def _bench_case(case: Case, repeats: int, rates: Rates, medians: Medians) -> lis
             notes[name] = f"fails: {str(error)[:120]}"
             del calls[name]
     seconds = medians(calls, repeats)
+    if case.floor is not None and all(name in calls for name in case.floor):
+        pairs = 4 * repeats
+        low, middle, high = ratio_in_turns(*(calls[name] for name in case.floor), pairs)
+        notes[case.floor[0]] = (
+            f"{middle:.2f} times {case.floor[1]}: median of {pairs} pairs, "
+            f"quartiles {low:.2f} and {high:.2f}"
+        )
     baseline = next((seconds[name] for name in case.names if name in seconds), None)
     rows = []
     for name in case.names:

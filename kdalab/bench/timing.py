@@ -37,6 +37,33 @@ def medians_in_turns(
     return {name: statistics.median(taken) for name, taken in seconds.items()}
 
 
+def ratio_in_turns(
+    first: Callable[[], object], second: Callable[[], object], pairs: int
+) -> tuple[float, float, float]:
+    """Time of first over time of second: lower quartile, median and upper quartile of pairs.
+
+    Each pair is measured back to back, so whatever slows the machine for longer than a pair takes
+    falls on both; which of the two goes first changes from pair to pair, so neither always finds
+    the caches as the other left them. A ratio of two medians would not pair them.
+
+    Raises:
+        ValueError: fewer than two pairs.
+    """
+    if pairs < 2:
+        raise ValueError(f"pairs must be at least 2, given {pairs}")
+    ratios = []
+    for turn in range(pairs):
+        order = (first, second) if turn % 2 == 0 else (second, first)
+        taken = {}
+        for call in order:
+            start = time.perf_counter()
+            call()
+            taken[call] = time.perf_counter() - start
+        ratios.append(taken[first] / taken[second])
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return low, middle, high
+
+
 def median_seconds(call: Callable[[], object], repeats: int, warmup: int = 1) -> float:
     """Median seconds of one call; see :func:`medians_in_turns`."""
     return medians_in_turns({"call": call}, repeats, warmup)["call"]

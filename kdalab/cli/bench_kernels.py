@@ -34,6 +34,9 @@ def command(
     target: Annotated[
         list[str] | None, typer.Option(help=f"For --compile: {', '.join(TARGETS)}; default all.")
     ] = None,
+    solve: Annotated[
+        bool, typer.Option("--solve", help="Instead: errors of three ways to invert I + Akk.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
 ) -> None:
     """Time the KDA ops beside their peers, float32 on the CPU; or compile the Triton kernels."""
@@ -41,6 +44,11 @@ def command(
     from kdalab.bench.kernels import DEFAULT_SHAPES, QUICK_SHAPES, bench_kernels, default_cases
     from kdalab.bench.timing import machine
 
+    if solve:
+        if shape or quick or repeats or compile_ or target:
+            refuse("--solve takes --json only")
+        _solve(json_)
+        return
     if target and not compile_:
         refuse("--target belongs to --compile")
     if compile_:
@@ -70,6 +78,27 @@ def command(
     )
     for one in dict.fromkeys((r.op, r.size) for r in rows):
         console.print(timings([r for r in rows if (r.op, r.size) == one]))
+
+
+def _solve(as_json: bool) -> None:
+    from kdalab.bench.solve import BETA, COSINE, GATE, solve_errors
+
+    rows = solve_errors()
+    if as_json:
+        typer.echo(json.dumps([asdict(r) for r in rows], indent=2))
+        return
+    table = Table(
+        title=f"Relative error of (I + Akk)^-1 in float32: cosine of the keys {COSINE}, "
+        f"beta {BETA}, g = {GATE}",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    for name in ("C", "doubling", "forward substitution", "blocks joined (chunk_kda)"):
+        table.add_column(name, justify="right")
+    for r in rows:
+        table.add_row(str(r.C), *(f"{x:.0e}" for x in (r.doubling, r.substitution, r.blocks)))
+    Console().print(table)
 
 
 def _compile(targets: list[str], as_json: bool) -> None:

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from kdalab.bench import cases, kernels
 from kdalab.bench.cases import Shape
 from kdalab.bench.kernels import Rates, bench_kernels
-from kdalab.bench.timing import machine, medians_in_turns
+from kdalab.bench.solve import solve_errors
+from kdalab.bench.timing import machine, medians_in_turns, ratio_in_turns
 from kdalab.cli.bench import app
 from kdalab.errors import KdalabError
 
@@ -118,6 +119,41 @@ def test_calls_take_turns_and_warm_up_rounds_are_not_counted():
     assert log == ["a", "b"] * 3
     with pytest.raises(ValueError, match="repeats"):
         medians_in_turns({}, 0)
+
+
+def test_a_ratio_is_of_pairs_and_whoever_goes_first_changes(monkeypatch):
+    clock, log = [0.0], []
+    monkeypatch.setattr("kdalab.bench.timing.time.perf_counter", lambda: clock[0])
+
+    def call(name, seconds):
+        def run():
+            log.append(name)
+            clock[0] += seconds * 2 ** (len(log) // 2)  # a machine that slows down pair by pair
+
+        return run
+
+    low, middle, high = ratio_in_turns(call("a", 3.0), call("b", 2.0), 4)
+    assert log == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert low <= middle <= high
+    assert low >= 0.75
+    assert high <= 3
+    with pytest.raises(ValueError, match="pairs"):
+        ratio_in_turns(print, print, 1)
+
+
+def test_doubling_loses_what_substitution_keeps():
+    for row in solve_errors():
+        assert row.substitution < 1e-6
+        assert row.blocks < 2e-6
+        assert row.doubling > 10 * row.substitution
+    assert row.doubling > 1e6  # 64 tokens
+
+
+def test_the_command_prints_the_three_ways():
+    result = CliRunner().invoke(app, ["kernels", "--solve", "--json"])
+    assert result.exit_code == 0, result.output
+    assert [row["C"] for row in json.loads(result.stdout)] == [16, 32, 64]
+    assert CliRunner().invoke(app, ["kernels", "--solve", "--quick"]).exit_code == 2
 
 
 @pytest.mark.parametrize("text", ["", "1,2", "1,64,4,32,0", "1,64,4,a,8", "1,64,1,512,8"])
