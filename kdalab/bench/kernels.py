@@ -109,7 +109,8 @@ def _bench_case(case: Case, repeats: int, rates: Rates, medians: Medians) -> lis
     seconds = medians(calls, repeats)
     if case.floor is not None and all(name in calls for name in case.floor):
         pairs = 4 * repeats
-        low, middle, high = ratio_in_turns(*(calls[name] for name in case.floor), pairs)
+        op, floor = (calls[name] for name in case.floor)
+        low, middle, high = ratio_in_turns(op, floor, pairs)
         notes[case.floor[0]] = (
             f"{middle:.2f} times {case.floor[1]}: median of {pairs} pairs, "
             f"quartiles {low:.2f} and {high:.2f}"
