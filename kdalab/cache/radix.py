@@ -142,8 +142,10 @@ class RadixStateCache(RadixTree):
             or (node is not self.root and node.state is None)
         ):
             raise KdalabError("the cache has changed since this lookup; look up again")
-        pages = tuple(chain.from_iterable(self.lock_path(node)))
-        lease = self._lease(node, pages, key)
+        pages: list[int] = []
+        for edge in self.lock_path(node):
+            pages += edge
+        lease = self._lease(node, tuple(pages), key)
         if node.state is not None:
             self.lock_state_of(node)
             self._state_locked.add(lease.id)

@@ -207,15 +207,16 @@ class RadixTree:
 
     def lock_path(self, node: Node) -> list[Sequence[int]]:
         """Lock the KV from ``node`` up to the root; the pages of each edge, top first."""
-        held, part, root, freed = [], node, self.root, 0
+        held: list[Sequence[int]] = []
+        hold, lru, part, root, freed = held.append, self.kv_lru, node, self.root, 0
         while part is not root:
             locks = part.kv_lock
             part.kv_lock = locks + 1
             pages = part.pages
             if not locks:
-                del self.kv_lru[part.id]
+                del lru[part.id]
                 freed += len(pages)
-            held.append(pages)
+            hold(pages)
             part = part.parent  # type: ignore[assignment]
         self.evictable_pages -= freed
         held.reverse()
