@@ -16,6 +16,7 @@ COMMANDS = (
     "size",
     "replay",
     "compare",
+    "lab",
     "explain",
     "verify",
     "bench",
