@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lessons": {"spec", "cache", "memory", "model", "engine", "kdalab_kernels"},
     "lab": {"spec", "cache", "memory"},
     "transfer": {"spec", "cache", "memory", "model", "engine", "kdalab_kernels"},
-    "bench": {"spec", "cache", "memory", "model", "engine", "verify", "kdalab_kernels"},
+    "bench": {"spec", "cache", "memory", "model", "engine", "lab", "verify", "kdalab_kernels"},
     "verify": {"spec", "cache", "model", "engine", "kdalab_kernels"},
     "cli": {
         "spec",

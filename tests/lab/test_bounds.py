@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -138,7 +138,7 @@ def test_spans_cover_what_was_added(parts: list[tuple[int, int]]) -> None:
             _add(spans, a, b)
         covered |= new
         assert {t for a, b in spans for t in range(a, b)} == covered
-        assert all(x[1] < y[0] for x, y in zip(spans, spans[1:], strict=False)), "apart and sorted"
+        assert all(x[1] < y[0] for x, y in pairwise(spans)), "apart and sorted"
 
 
 def test_wrong_arguments_are_named() -> None:
