@@ -1,5 +1,6 @@
 """Requests -> steps -> events. The engine is the only place that changes everything."""
 
+from kdalab.engine.block import BlockEngine, BlockEngineConfig
 from kdalab.engine.config import CELL, EngineConfig, HostConfig
 from kdalab.engine.core import Engine
 from kdalab.engine.events import Event
@@ -9,6 +10,8 @@ from kdalab.engine.view import NodeView, RequestView, View, fold
 
 __all__ = [
     "CELL",
+    "BlockEngine",
+    "BlockEngineConfig",
     "Engine",
     "EngineConfig",
     "Event",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kdalab.verify.blocks import block_claims
 from kdalab.verify.claim import Claim, Progress
 from kdalab.verify.features import engine_claims
 from kdalab.verify.k3 import k3_claims
@@ -23,6 +24,7 @@ class Group(NamedTuple):
 GROUPS: tuple[Group, ...] = (
     Group("restored = straight", restore_claims),
     Group("the engine's features", lambda n, seed, show: engine_claims(min(n, 60), seed, show)),
+    Group("the engine on blocks", lambda n, seed, show: block_claims(min(n, 12), seed, show)),
     Group("chunk form = recurrence", lambda n, seed, _: [chunk_claim(min(n, 200), seed)]),
     Group("ops = specification", lambda n, seed, show: op_claims(min(n, 200), seed, show)),
     Group("model = transformers", lambda n, seed, _: transformers_claims(seed)),
