@@ -75,7 +75,7 @@ def test_padded_packed_and_radix_give_the_same_bits(mode: str, kernel_grid: int)
 
 
 def test_the_tiny_model_of_the_pages_makes_three_state_groups_and_one_of_attention() -> None:
-    engine = BlockEngine(TINY, BlockEngineConfig(check_every_step=True, keep_logits=True))
+    engine = block_engine(TINY)
     assert [g.layers for g in engine.cache.groups] == [(3, 7), (0, 4), (1, 5), (2, 6)]
     # A state's page of 20,992 bytes takes 65.6 tokens of 320 bytes: 128 on the grid of 64.
     assert {g.block_tokens for g in engine.cache.groups} == {128}
@@ -217,6 +217,36 @@ def test_decoding_caches_full_blocks_and_the_states_at_their_ends() -> None:
     assert b.generated[:1] != []
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_conversation_is_bit_for_bit_cold_where_decoding_is_not_cached(cached: bool) -> None:
+    """First in, first named: KV that decoding left would stand beside a later prefill's state."""
+    engine = block_engine(state_block=64, attention_block=64, cache_decoded=cached, chunk_tokens=64)
+    a = engine.submit(BASE[:60], 80)
+    engine.run()
+    talk = (*a.known, 1, 2, 3)
+    b, c = run(engine, talk, talk)
+    assert b.token_match == (128 if cached else 0)
+    assert c.restore == 128
+    assert worst(c) == 0 if not cached else worst(c) < 1e-3
+
+
+def test_a_preempted_request_does_not_restore_what_another_prefilled_over_its_output() -> None:
+    right = greedy(BASE[:100], 40)
+    engine = block_engine(state_block=64, attention_block=64, cache_decoded=False)
+    request = engine.submit(BASE[:100], 40)
+    while len(request.generated) < 36:
+        engine.step()
+    run(engine, (*BASE[:100], *right[:35]), new=0)
+    other = engine.submit(BASE[:100], 40)
+    while len(other.generated) < 36:
+        engine.step()
+    engine.preempt(engine.request(other.name), "on purpose")
+    engine.run()
+    assert other.restore == 64
+    assert other.generated == right
+    assert_nothing_leaks(engine)
+
+
 @pytest.mark.parametrize("n", [255, 256, 257])
 def test_a_hit_leaves_a_token_to_compute(n: int) -> None:
     engine = block_engine(state_block=128, attention_block=128, retention=None)
@@ -250,6 +280,7 @@ def test_without_reuse_nothing_is_found() -> None:
 def test_verified_drafts_leave_the_states_of_one_token_at_a_time(layout: str, miss: int) -> None:
     sizes: dict[str, Any] = {"retention": None, "layout": layout}
     sizes["attention_block"] = sizes["state_block"] = 128 if layout == "padded" else 64
+    sizes["n_blocks"] = 24
     prompt = text(100, 3, 250)
     plain = block_engine(TINY, **sizes)
     a = plain.submit(prompt, 32)
@@ -367,6 +398,7 @@ def test_a_copy_is_made_before_anything_writes() -> None:
         ({"kernel_grid": 64, "mode": "all"}, "needs mode align"),
         ({"retention": 100, "state_block": 64}, "100 is not a multiple of the scheduler's block"),
         ({"retention": -1}, "retention interval -1"),
+        ({"retention": "marconi"}, "unknown retention 'marconi' for blocks"),
         ({"unit": 192, "state_block": 128}, "does not divide every group's block"),
         ({"chunk_tokens": 63}, "a step must hold one cell"),
         ({"total_bytes": 1000, "n_blocks": None}, "block 0 stands idle"),

@@ -67,8 +67,7 @@ def test_every_cached_state_has_seen_just_the_tokens_of_its_name(
     base = stream(3 * block + 300, 0)
     engine = block_engine(
         UNEVEN if uneven else MODEL,
-        n_blocks=None,
-        total_bytes=24 << 20,
+        n_blocks=90,
         layout="packed" if packed else "padded",
         state_block=block,
         attention_block=attention * block,

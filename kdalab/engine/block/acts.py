@@ -137,5 +137,8 @@ def withdraw(engine: BlockEngine, request: BlockRequest) -> None:
 
 
 def extends_hashes(engine: BlockEngine, request: BlockRequest, end: int) -> bool:
-    """Does a step to ``end`` complete a hash unit whose tokens the cache has not been told?"""
+    """Does a step to ``end`` complete a hash unit whose tokens the cache has not been told, and
+    should be?"""
+    if not engine.config.cache_decoded:
+        return False
     return end >= rows_of(engine, request).chain.hashed + engine.cache.sizes.unit

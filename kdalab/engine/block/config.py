@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kdalab.cache import BlockRetention, CacheMode
+from kdalab.cache import BlockRetention, CacheMode, parse_block_retention
 from kdalab.engine.config import CELL
 from kdalab.engine.drafters import Drafter, PromptLookup
 from kdalab.errors import KdalabError
@@ -35,6 +35,9 @@ class BlockEngineConfig:
     to the cell. ``draft_tokens`` are proposed by ``drafter`` and verified in one step (0: off);
     with ``eagle`` the last unit of a match is computed again for a draft model that reads it (by
     default whenever there are drafts). Without ``reuse`` nothing that is cached is ever found.
+    ``cache_decoded`` gives names to what decoding computes as well, as vLLM does: a prompt that
+    contains an earlier output then restores what decode steps left, exact against that history.
+    Without it only prefill's blocks are cached, and every restore has the bits of a cold run.
 
     ``poison`` fills free memory with NaN, ``keep_logits`` keeps every token's logits on the
     request, ``check_every_step`` runs ``engine.check()`` after each step. ``backend`` is asked of
@@ -52,7 +55,7 @@ class BlockEngineConfig:
     state_block: int | None = None
     unit: int | None = None
     mode: CacheMode | str = CacheMode.ALIGN
-    retention: int | None = 0
+    retention: BlockRetention | str | int | None = 0
     kernel_grid: int = 0
     chunk_tokens: int = 256
     max_running: int = 8
@@ -60,6 +63,7 @@ class BlockEngineConfig:
     drafter: Drafter = field(default_factory=PromptLookup)
     eagle: bool | None = None
     reuse: bool = True
+    cache_decoded: bool = True
     poison: bool = True
     keep_logits: bool = False
     check_every_step: bool = False
@@ -111,7 +115,11 @@ class BlockEngineConfig:
 
     @property
     def kept(self) -> BlockRetention:
-        """``retention``, checked."""
+        """``retention``, checked; also by its text form ("dense", "0", "8192")."""
+        if isinstance(self.retention, BlockRetention):
+            return self.retention
+        if isinstance(self.retention, str):
+            return parse_block_retention(self.retention)
         return BlockRetention(self.retention)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -170,13 +171,17 @@ class BlockEngine(BaseEngine):
         return cast("BlockRequest", self.requests[name])
 
     def chain_of(self, request: BlockRequest) -> HashChain:
-        """Hashes of all that is known of a request: its prompt, and what it generated before it
-        was preempted."""
+        """Hashes of what a request looks up: its prompt, and what it generated before it was
+        preempted. Where decoding is not cached, that could only be found as another's prefill, of
+        other last bits: then it restores within its prompt (one token more, to be computed)."""
         assert request.chain is not None
         if not request.generated:
             return request.chain
         chain = request.chain.copy()
-        chain.extend(PrefixKey.from_tokens(request.known, self.cache.sizes.unit))
+        if self.config.cache_decoded:
+            chain.extend(PrefixKey.from_tokens(request.known, self.cache.sizes.unit))
+        else:
+            chain.extend(replace(chain.key, n_tokens=request.n_tokens + 1))
         return chain
 
     def finish(self, request: BlockRequest, reason: str) -> None:  # type: ignore[override]

@@ -16,6 +16,7 @@ from kdalab.engine import decode, speculate
 from kdalab.engine import events as ev
 from kdalab.engine.block import acts
 from kdalab.engine.dispatch import Work
+from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Phase
 from kdalab.engine.speculate import Draft
 from kdalab.model.verify import VerifyOutput, verify_tokens
@@ -51,12 +52,12 @@ def _run_plain(engine: BlockEngine, meta: BatchMetadata, rows: list[Scheduled]) 
             *engine.memory.read_states(meta.state_read[:, at], meta.has_initial_state[at]),
             [engine.memory.gather(meta.tables_of(i), n) for i, n in zip(at, lengths, strict=True)],
         )
-    except ValueError as error:  # nothing has been written yet
+    except FAILURES as error:  # nothing has been written yet
         if len(rows) > 1:  # one of them: a row alone gives the bits that it gives in a batch
             for one in rows:
                 _run_plain(engine, meta, [one])
         else:
-            engine.finish(requests[0], f"failed: {error}")
+            engine.finish(requests[0], f"failed: {named(error)}")
         return
     engine.memory.write_states(meta.state_index[:, at, 0], out.recurrent, out.conv)
     tokens = decode.choices(out.logits)
@@ -78,12 +79,12 @@ def _verify(engine: BlockEngine, meta: BatchMetadata, rows: list[Scheduled]) -> 
             *engine.memory.read_states(meta.state_read[:, at], meta.has_initial_state[at]),
             [engine.memory.gather(meta.tables_of(i), n) for i, n in zip(at, lengths, strict=True)],
         )
-    except ValueError as error:
+    except FAILURES as error:
         if len(rows) > 1:
             for one in rows:
                 _verify(engine, meta, [one])
         else:
-            engine.finish(requests[0], f"failed: {error}")
+            engine.finish(requests[0], f"failed: {named(error)}")
         return
     for i, row, out in zip(at, rows, outs, strict=True):
         _accept(engine, meta, i, row, out)

@@ -229,7 +229,7 @@ class Scheduled(Event):
 
     def sentence(self) -> str:
         text = ", ".join(
-            f"{name} {start:,} to {end:,}" + (f" and {drafts} drafts" if drafts else "")
+            f"{name} [{start:,}, {end:,})" + (f" + {drafts} drafts" if drafts else "")
             for name, start, end, drafts in self.rows
         )
         return f"One forward computes {text}."

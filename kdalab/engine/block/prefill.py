@@ -16,6 +16,7 @@ from kdalab.engine.block import acts
 from kdalab.engine.block.metadata import NULL_BLOCK
 from kdalab.engine.config import CELL
 from kdalab.engine.dispatch import Work
+from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Phase
 from kdalab_kernels import snapshot_states_inplace
 
@@ -33,14 +34,14 @@ def run_row(engine: BlockEngine, meta: BatchMetadata, row: int) -> None:
     start, end = int(meta.context_lens[row]), int(meta.seq_lens[row])
     try:
         states = _run_cells(engine, meta, row, request, start, end)
-    except ValueError as error:
+        if meta.checkpoint_offset[row].any():
+            _store_inside(engine, meta, row, states)
+        last = [t[None] for t in states[-1]]
+        engine.memory.write_states(meta.state_index[:, row, :1], last[0], last[1])
+    except FAILURES as error:
         acts.withdraw(engine, request)
-        engine.finish(request, f"failed: {error}")
+        engine.finish(request, f"failed: {named(error)}")
         return
-    if meta.checkpoint_offset[row].any():
-        _store_inside(engine, meta, row, states)
-    last = [t[None] for t in states[-1]]
-    engine.memory.write_states(meta.state_index[:, row, :1], last[0], last[1])
     request.computed = end
     prefill.say_computed(engine, request, start, end)
     if end == request.n_tokens:
