@@ -405,6 +405,7 @@ def test_a_copy_is_made_before_anything_writes() -> None:
         ({"total_bytes": 0}, "total_bytes = 0"),
         ({"n_blocks": 1}, "block 0 stands idle"),
         ({"draft_tokens": -1}, "draft_tokens = -1"),
+        ({"poison": 1}, "poison = 1; use True or False"),
         ({"drafter": 3, "draft_tokens": 1}, "it needs propose"),
     ],
     ids=str,
@@ -429,6 +430,13 @@ def test_a_prompt_that_can_never_fit_is_refused_and_nothing_is_taken() -> None:
     assert not engine.requests
     with pytest.raises(KdalabError, match="outside the vocabulary"):
         engine.submit([64], 1)
+    with pytest.raises(KdalabError, match="salt = 3"):
+        engine.submit([1], 1, salt=3)  # type: ignore[arg-type]
+    with pytest.raises(KdalabError, match="stop_tokens"):
+        engine.submit([1], 1, stop_tokens="ab")  # type: ignore[arg-type]
+    with pytest.raises(KdalabError, match="give a BlockEngineConfig"):
+        BlockEngine(SMALL, EngineConfig())  # type: ignore[arg-type]
+    assert not engine.requests
     with pytest.raises(KdalabError, match="holds no state"):
         engine.state_of(engine.submit([1], 1))
     assert cold((1,)).shape == (1, 64)

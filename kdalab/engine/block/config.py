@@ -13,6 +13,7 @@ LAYOUTS = ("padded", "packed")
 
 _AT_LEAST_ONE = ("total_bytes", "chunk_tokens", "max_running")
 _OPTIONAL = ("n_blocks", "attention_block", "state_block", "unit")
+_FLAGS = ("eagle", "reuse", "cache_decoded", "poison", "keep_logits", "check_every_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,10 @@ class BlockEngineConfig:
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise KdalabError(f"{name} = {value!r}; it must be a whole number, 0 or more")
+        for name in _FLAGS:
+            value = getattr(self, name)
+            if type(value) is not bool and not (name == "eagle" and value is None):
+                raise KdalabError(f"{name} = {value!r}; use True or False")
         if self.layout not in LAYOUTS:
             raise KdalabError(f"layout = {self.layout!r}; use one of {', '.join(LAYOUTS)}")
         modes = [m.value for m in CacheMode]

@@ -54,8 +54,11 @@ class BlockEngine(BaseEngine):
         config: BlockEngineConfig | None = None,
         identity: StateIdentity | None = None,
     ) -> None:
+        config = BlockEngineConfig() if config is None else config
+        if not isinstance(config, BlockEngineConfig):
+            raise KdalabError(f"config = {config!r}; give a BlockEngineConfig, or None")
         super().__init__(model, identity)
-        self.config = config = config or BlockEngineConfig()
+        self.config = config
         self.plan = make_plan(model, config)
         self.cache = BlockStateCache(self.plan.cache)
         self.memory = BlockMemory(self.plan.layout, self.plan.n_blocks, model, config.poison)
@@ -94,13 +97,15 @@ class BlockEngine(BaseEngine):
         ids = admission.as_ids(tokens)
         name = name if name is not None else self.next_name()
         admission.check_prompt(self, ids, max_new_tokens, name)
+        stops = frozenset(admission.as_ids(stop_tokens, "stop_tokens"))
+        if not isinstance(salt, str):
+            raise KdalabError(f"salt = {salt!r}; it must be text, or empty")
         self._check_fits(len(ids), max_new_tokens)
         unit = self.cache.sizes.unit
         key = PrefixKey.from_tokens(ids, unit)
         # Without reuse each request has hashes of its own, which no other will ever ask for.
         extra = ExtraKeys(salt=salt if self.config.reuse else f"{salt} / {name}")
         chain = HashChain(key, unit, extra)
-        stops = frozenset(stop_tokens)
         request = BlockRequest(name, ids, max_new_tokens, key, stops, chain=chain)
         self.requests[name] = request
         self.waiting.append(request)
