@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
     from kdalab.cli.traces import Bar
     from kdalab.lab.figures import Comparison
+    from kdalab.lessons.both import Chapter
 
 
 def command(
@@ -79,12 +83,23 @@ def command(
         int, typer.Option(min=0, max=1_000_000, help="No file: N made-up requests instead.")
     ] = 0,
     seed: Annotated[int, typer.Option(help="Of the made-up requests.")] = 0,
+    events: Annotated[
+        bool, typer.Option("--events", help="Scenario: also print both event logs.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
 ) -> None:
     """Compare SGLang's way (radix tree) with vLLM's way (blocks) on the same requests."""
     from kdalab.cli.traces import Bar
 
     try:
+        if list_:
+            _list()
+            return
+        if not synthetic and not _is_trace(workload):
+            _example(workload, events, as_json)
+            return
+        if events:
+            raise KdalabError("--events goes with a named scenario: a trace has no event log")
         with Bar(quiet=as_json) as bar:
             found = _trace(
                 workload, synthetic, seed, limit, max_bad_lines, budget, model, tp, checkpoints,
@@ -97,6 +112,59 @@ def command(
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
         show(found, synthetic > 0)
+
+
+def _is_trace(workload: str | None) -> bool:
+    """A path, and no scenario's name: those have neither a dot nor a slash."""
+    if workload is None:
+        return False
+    return any(mark in workload for mark in "./\\") or Path(workload).is_file()
+
+
+def _list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kdalab.lessons.both import examples, where
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column()
+    for name, sentence in examples().items():
+        table.add_row(name, where(name), sentence)
+    Console().print(table)
+
+
+def _example(name: str | None, events: bool, as_json: bool) -> None:
+    from kdalab.lessons.both import run_both
+
+    if name is None:
+        raise KdalabError("give a scenario (--list names them), a trace, or --synthetic N")
+    run = run_both(name)
+    if as_json:
+        chapters = {"chapters": [asdict(c) for c in run.chapters]}
+        typer.echo(json.dumps({**run.comparison.as_dict(), **chapters}, indent=2))
+        return
+    show(run.comparison)
+    if events:
+        _show_chapters(run.chapters)
+
+
+def _show_chapters(chapters: Sequence[Chapter]) -> None:
+    """Both logs, one row a group of arrivals."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not chapters:
+        typer.echo("No engine ran, so there is no event log.")
+        return
+    table = Table(show_lines=True)
+    for name in ("arrival", "radix", "block"):
+        table.add_column(name)
+    for c in chapters:
+        table.add_row(", ".join(c.requests), "\n".join(c.radix), "\n".join(c.block))
+    Console().print(table, markup=False)
 
 
 def _trace(
@@ -182,7 +250,7 @@ def show(found: Comparison, made_up: bool = False) -> None:
         ("[bold]hit tokens (restored)[/]", [f"[bold]{share(w.hit_tokens)}[/]" for w in pair]),
         ("known tokens (KV)", [share(w.known_tokens) for w in pair]),
         ("replayed tokens", [share(w.replayed_tokens) for w in pair]),
-        ("restored further than the other", [f"{w.further:,} requests" for w in pair]),
+        ("requests restored further", [f"{w.further:,}" for w in pair]),
         ("states written", [f"{w.states_written:,}" for w in pair]),
         ("states read back", [f"{w.states_read:,}" for w in pair]),
         ("copies", [f"{w.copies:,} ({format_bytes(w.copied_bytes)})" for w in pair]),

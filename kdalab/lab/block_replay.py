@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kdalab.cache import (
     BlockConfig,
@@ -28,6 +28,7 @@ from kdalab.cache import (
     packed_layout,
     padded_layout,
 )
+from kdalab.cache.block_pool import BlockPool
 from kdalab.errors import KdalabError
 from kdalab.lab.replay import without_garbage_collection
 from kdalab.lab.trace import Requests
@@ -285,20 +286,36 @@ class BlockReplayer:
 
     def finish(self) -> BlockReplayResult:
         """The result, with what is held at the end."""
-        result, layout = self.result, self.layout
-        held = [b for b in self.cache.pool.blocks[1:] if b.ref or b.keys]
-        result.held_blocks, result.held_bytes = len(held), len(held) * result.block_bytes
-        result.padding_bytes = result.unfilled_bytes = 0
-        if layout is None:
-            return result
-        lost = [layout.page_padding(i) + layout.place_padding(i) for i in range(len(layout.groups))]
-        for block in held:
-            result.padding_bytes += lost[block.group]
-            group = layout.groups[block.group]
-            if group.kind is GroupKind.FULL:
-                short = -block.length % group.block_tokens
-                result.unfilled_bytes += short * group.spec.token_bytes * len(group.layers)
+        held, result = held_blocks(self.cache.pool, self.layout), self.result
+        result.held_blocks, result.held_bytes = held.blocks, held.nbytes
+        result.padding_bytes, result.unfilled_bytes = held.padding, held.unfilled
         return result
+
+
+class Held(NamedTuple):
+    """Blocks that hold something, their bytes, and how many of these are of no use: padding, and
+    attention pages not full. Bytes are 0 without a layout."""
+
+    blocks: int
+    nbytes: int = 0
+    padding: int = 0
+    unfilled: int = 0
+
+
+def held_blocks(pool: BlockPool, layout: BlockLayout | None) -> Held:
+    """What ``pool`` holds, referenced or cached."""
+    held = [b for b in pool.blocks[1:] if b.ref or b.keys]
+    if layout is None:
+        return Held(len(held))
+    lost = [layout.page_padding(i) + layout.place_padding(i) for i in range(len(layout.groups))]
+    padding = unfilled = 0
+    for block in held:
+        group = layout.groups[block.group]
+        padding += lost[block.group]
+        if group.kind is GroupKind.FULL:
+            short = -block.length % group.block_tokens
+            unfilled += short * group.spec.token_bytes * len(group.layers)
+    return Held(len(held), len(held) * layout.stride, padding, unfilled)
 
 
 def replay_blocks(

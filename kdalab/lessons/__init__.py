@@ -1,7 +1,9 @@
 """Named scenarios, the steps through them, and the recordings that pages and notebooks show."""
 
+from kdalab.lessons.both import BothRun, Chapter, examples, run_both
 from kdalab.lessons.chunks import DECAYS, ChunkRun, Span, play_chunks
 from kdalab.lessons.cold import Measured, cold_run
+from kdalab.lessons.pairs import PAIRS, Pair, Share
 from kdalab.lessons.player import Recording, StateImage, lesson_model, play
 from kdalab.lessons.restore import RESTORE, scenario
 from kdalab.lessons.scenario import (
@@ -19,24 +21,31 @@ __all__ = [
     "MAX_NEW_TOKENS",
     "MAX_PROMPT_TOKENS",
     "MIN_NEW_TOKENS",
+    "PAIRS",
     "RESTORE",
     "STORIES",
     "TREE_BYTES",
     "Act",
+    "BothRun",
+    "Chapter",
     "ChunkRun",
     "Measured",
+    "Pair",
     "Prompt",
     "Recording",
     "Scenario",
+    "Share",
     "Span",
     "StateImage",
     "Step",
     "TreeRun",
     "cold_run",
+    "examples",
     "lesson_model",
     "play",
     "play_chunks",
     "play_tree",
+    "run_both",
     "scenario",
     "steps_of",
 ]
