@@ -1,7 +1,31 @@
-"""``kdalab lab``: what traces teach about cache policies."""
+"""``kdalab lab``: any trace in, an honest account out."""
 
 from __future__ import annotations
 
-from kdalab.cli.lab_yardsticks import app
+import typer
 
-__all__ = ["app"]
+from kdalab.cli import (
+    lab_policy,
+    lab_replay,
+    lab_report,
+    lab_search,
+    lab_trace,
+    lab_yardsticks,
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Replay traces in any format; sweep, advise, report; try policies of your own.",
+)
+app.command("stats")(lab_trace.stats)
+app.command("generate")(lab_trace.generate)
+app.command("formats")(lab_trace.formats)
+app.command("replay")(lab_replay.replay)
+app.command("settings")(lab_replay.settings)
+app.command("sweep")(lab_search.sweep)
+app.command("advise")(lab_search.advise)
+app.command("report")(lab_report.report)
+app.command("policy-template")(lab_policy.policy_template)
+app.command("leaderboard")(lab_policy.leaderboard)
+app.command("agree")(lab_yardsticks.agree)
+app.command("bounds")(lab_yardsticks.bounds)

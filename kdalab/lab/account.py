@@ -86,7 +86,9 @@ class Account:
     what is evicted was written before. ``flops`` is the work of all prompts without a cache.
     ``waited`` requests waited for memory, ``peak_in_flight`` ran at once. ``ttft`` is the time to
     the first token under the setup's rates: with arrivals it contains the wait for the machine,
-    without them only restoring and computing. ``sent_`` and ``decode_side_`` are those of a
+    without them only restoring and computing. ``busy`` is prefilling,
+    ``prefill_span`` lasts to the end of the last prefill and ``makespan`` to the last output token.
+    ``sent_`` and ``decode_side_`` are those of a
     decode side (``pd``).
     """
 
@@ -131,6 +133,7 @@ class Account:
     ttft: Times = field(default_factory=Times)
     queue: Times = field(default_factory=Times)
     busy: float = 0.0
+    prefill_span: float = 0.0
     makespan: float = 0.0
     over_time: tuple[Sample, ...] = ()
     assumptions: tuple[str, ...] = ()
@@ -170,8 +173,9 @@ class Account:
 
     @property
     def utilisation(self) -> float:
-        """Share of the time in which the machine was prefilling, 0 to 1."""
-        return self.busy / self.makespan if self.makespan else 0.0
+        """Share of the time, from the first arrival to the last prefill's end, in which the machine
+        was prefilling: 0 to 1."""
+        return self.busy / self.prefill_span if self.prefill_span else 0.0
 
     def row(self) -> dict[str, Any]:
         """One flat row: every number under its own name."""

@@ -27,7 +27,7 @@ from kdalab.errors import InvariantError, KdalabError
 from kdalab.lab.account import Account, Usage
 from kdalab.lab.policies import Guard, build_retention, load_policy
 from kdalab.lab.request import TraceRequest
-from kdalab.lab.room import Room
+from kdalab.lab.room import NOTHING, Room
 from kdalab.lab.setup import Setup
 from kdalab.spec import state_sizes
 from kdalab.units import format_bytes
@@ -95,9 +95,10 @@ class RadixRun:
         request ends; nothing is held then.
 
         Raises:
-            KdalabError: there is no room although nothing else runs (``alone``).
+            KdalabError: there would be no room even if nothing else ran (``alone``: nothing does).
         """
         cache, account = self.cache, self.account
+        self._check_fits(request)
         for guard in self.guards:
             guard.request = request.line
         n = request.input_tokens
@@ -117,7 +118,7 @@ class RadixRun:
             if not self._make(private, 0, 1):
                 self._forget(cache.release(lease, used=False))
                 if alone:
-                    raise self._too_large(request, total)
+                    raise self._too_large(request, self.room.largest(total, 0, 1) or 0)
                 return None
             self.room.hold(private, 1)
         if read is not None:
@@ -197,11 +198,12 @@ class RadixRun:
 
     def _make(self, pages: int, states: int, active: int = 0) -> bool:
         """Evict until so much more fits; False if that cannot be."""
-        short = self.room.short(pages, states, active)
-        if any(short):
-            self._forget(self.cache.evict(short))
-            return not any(self.room.short(pages, states, active))
-        return True
+        room = self.room
+        short = room.short(pages, states, active)
+        if short is NOTHING:
+            return True
+        self._forget(self.cache.evict(short))
+        return room.short(pages, states, active) is NOTHING
 
     def _commit(self, served: Served, key: PrefixKey, boundary: int) -> bool:
         """Leave a checkpoint at ``boundary``; False when there is no room for it.
@@ -214,7 +216,8 @@ class RadixRun:
         assert lease is not None
         count = (boundary - lease.boundary) // cache.page_tokens
         mine = min(count, served.private_pages)
-        room.hold(-mine, 0)
+        if mine:
+            room.hold(-mine, 0)
         if not self._make(count, 1):
             room.hold(mine, 0)
             account.skipped_commits += 1
@@ -230,7 +233,8 @@ class RadixRun:
             room.give(0, len(done.dropped))
             account.evicted_states += len(done.dropped)
             account.evicted_state_bytes += len(done.dropped) * cache.checkpoint_bytes
-        served.lease, served.private_pages = done.lease, served.private_pages - mine
+        served.lease = done.lease
+        served.private_pages -= mine
         return True
 
     def _forget(self, evicted: Evicted) -> None:
@@ -245,12 +249,19 @@ class RadixRun:
         if evicted.host_pages or evicted.host_states:
             self.host_room.give(len(evicted.host_pages), len(evicted.host_states))
 
-    def _too_large(self, request: TraceRequest, pages: int) -> KdalabError:
-        need = self.room.largest(pages, 0, 1) or 0
+    def _check_fits(self, request: TraceRequest) -> None:
+        """Refuse a memory in which a request could not even keep its own prompt."""
+        pages = request.input_tokens // self.cache.page_tokens
+        need = self.room.largest(pages, 1, 0)
+        if need is not None:
+            raise self._too_large(request, need)
+
+    def _too_large(self, request: TraceRequest, need: int) -> KdalabError:
+        what = "its active state" if self.setup.arrivals else "a checkpoint"
         return KdalabError(
             f"the request on line {request.line:,} ({request.input_tokens:,} tokens in, "
             f"{request.output_tokens:,} out) alone needs {format_bytes(need)} of memory: its "
-            f"latent KV and its active state. There are {format_bytes(self.setup.memory or 0)}"
+            f"latent KV and {what}. There are {format_bytes(self.setup.memory or 0)}"
         )
 
     # -- the host ----------------------------------------------------------------------------
@@ -289,11 +300,11 @@ class RadixRun:
                 tier.dismiss(wish.node)
                 continue
             short = room.short(wish.pages, int(wish.state))
-            if any(short):
+            if short is not NOTHING:
                 self._forget(
                     tier.evict(Bytes(either=sum(short)))._replace(kv_bytes=0, state_bytes=0)
                 )
-            if wish not in tier.due() or any(room.short(wish.pages, int(wish.state))):
+            if wish not in tier.due() or room.short(wish.pages, int(wish.state)) is not NOTHING:
                 tier.dismiss(wish.node)
                 continue
             pages, states = room.take(wish.pages, int(wish.state))

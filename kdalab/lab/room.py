@@ -7,8 +7,9 @@ it knows what is private: pages that a running request has not committed, and ac
 from __future__ import annotations
 
 from kdalab.cache import Bytes
-from kdalab.errors import InvariantError, KdalabError
+from kdalab.errors import InvariantError
 
+#: Nothing is short: compare with ``is``.
 NOTHING = Bytes()
 
 
@@ -37,18 +38,10 @@ class Room:
         if memory is not None and split is not None:
             self.state_memory = int(memory * split / (1 + split))
         self.pages = self.states = self.private_pages = self.active = 0
-        self.peak_bytes = 0
+        #: Bytes of latent pages, cached and private; of checkpoints and active states; the most
+        #: that both ever were.
+        self.kv_used = self.state_used = self.peak_bytes = 0
         self._next_page = self._next_state = 0
-
-    @property
-    def kv_used(self) -> int:
-        """Bytes of latent pages, cached and private."""
-        return (self.pages + self.private_pages) * self.page_bytes
-
-    @property
-    def state_used(self) -> int:
-        """Bytes of checkpoints and active states."""
-        return self.states * self.checkpoint_bytes + self.active * self.active_bytes
 
     @property
     def private_bytes(self) -> int:
@@ -57,16 +50,16 @@ class Room:
 
     def short(self, pages: int, states: int = 0, active: int = 0) -> Bytes:
         """Bytes that must be freed before so much more fits, by the pool they are short in."""
-        if self.memory is None:
+        memory, apart = self.memory, self.state_memory
+        if memory is None:
             return NOTHING
         kv = self.kv_used + pages * self.page_bytes
         state = self.state_used + states * self.checkpoint_bytes + active * self.active_bytes
-        if self.state_memory is None:
-            return Bytes(either=max(0, kv + state - self.memory))
-        return Bytes(
-            kv=max(0, kv - (self.memory - self.state_memory)),
-            state=max(0, state - self.state_memory),
-        )
+        if apart is None:
+            return NOTHING if kv + state <= memory else Bytes(0, 0, kv + state - memory)
+        if kv <= memory - apart and state <= apart:
+            return NOTHING
+        return Bytes(max(0, kv - (memory - apart)), max(0, state - apart))
 
     def largest(self, pages: int, states: int, active: int) -> int | None:
         """The smallest memory in which so much fits an empty pool, or None if it does here."""
@@ -81,21 +74,17 @@ class Room:
         return int(need) + 1 if need > self.memory else None
 
     def take(self, pages: int, states: int) -> tuple[range, range]:
-        """Numbers of so many pages and checkpoints; ``short`` was empty before.
-
-        Raises:
-            KdalabError: they do not fit. Nothing was taken.
-        """
-        short = self.short(pages, states)
-        if any(short):
-            raise KdalabError(f"{pages:,} pages and {states:,} checkpoints: {short} too much")
+        """Numbers of so many pages and checkpoints, for which ``short`` was ``NOTHING``."""
         first_page, first_state = self._next_page, self._next_state
-        self._next_page += pages
-        self._next_state += states
+        self._next_page = last_page = first_page + pages
+        self._next_state = last_state = first_state + states
         self.pages += pages
         self.states += states
-        self.see_peak()
-        return range(first_page, self._next_page), range(first_state, self._next_state)
+        self.kv_used += pages * self.page_bytes
+        self.state_used += states * self.checkpoint_bytes
+        if self.kv_used + self.state_used > self.peak_bytes:
+            self.peak_bytes = self.kv_used + self.state_used
+        return range(first_page, last_page), range(first_state, last_state)
 
     def give(self, pages: int, states: int) -> None:
         """Take so many back.
@@ -110,6 +99,8 @@ class Room:
             )
         self.pages -= pages
         self.states -= states
+        self.kv_used -= pages * self.page_bytes
+        self.state_used -= states * self.checkpoint_bytes
 
     def hold(self, pages: int, active: int) -> None:
         """A running request holds so much more (less, if negative) for itself.
@@ -121,10 +112,6 @@ class Room:
         self.active += active
         if self.private_pages < 0 or self.active < 0:
             raise InvariantError("running requests gave back more than they held")
-        self.see_peak()
-
-    def see_peak(self) -> None:
-        """Remember the most there ever was."""
-        used = self.kv_used + self.state_used
-        if used > self.peak_bytes:
-            self.peak_bytes = used
+        self.kv_used += pages * self.page_bytes
+        self.state_used += active * self.active_bytes
+        self.peak_bytes = max(self.peak_bytes, self.kv_used + self.state_used)

@@ -183,9 +183,11 @@ class _Replay:
             self.run.finish(heapq.heappop(self.running)[2])
         account.ttft, account.queue = Times.of(self.ttft), Times.of(self.queue)
         if self.setup.arrivals:
-            account.makespan = self.last_end - (self.first_arrival or 0.0)
+            begin = self.first_arrival or 0.0
+            account.prefill_span = self.machine_free - begin
+            account.makespan = self.last_end - begin
         else:
-            account.makespan = account.busy
+            account.prefill_span = account.makespan = account.busy
         return account
 
 

@@ -121,7 +121,7 @@ class Setup:
         for field in fields(self):
             value = getattr(self, field.name)
             if value != _DEFAULTS[field.name] or field.name == "model":
-                parts.append(shlex.quote(f"{field.name}={_shown(field.name, value)}"))
+                parts.append(shlex.quote(f"{field.name}={shown(field.name, value)}"))
         return " ".join(parts)
 
     @classmethod
@@ -275,7 +275,8 @@ _NONE: dict[str, str] = {
 }  # fmt: skip
 
 
-def _shown(name: str, value: Any) -> str:
+def shown(name: str, value: Any) -> str:
+    """A value in the text form that ``Setup.parse`` reads."""
     if value is None:
         return _NONE.get(name, "preset")
     if isinstance(value, bool):

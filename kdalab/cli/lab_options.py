@@ -1,0 +1,155 @@
+"""What the commands of ``kdalab lab`` have in common: the trace, the setup, the words around."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kdalab.errors import KdalabError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from kdalab.lab import Report, Requests, Setup
+
+TraceArg = Annotated[
+    str | None,
+    typer.Argument(help="A trace: a file, gzipped or not, or a folder.", show_default=False),
+]
+FormatOpt = Annotated[
+    str | None, typer.Option("--format", help="Of the trace; by default told by its content.")
+]
+MadeUpOpt = Annotated[
+    str | None,
+    typer.Option(help="No file: PRESET:N made-up requests (chat-like:2000, agent-like:500)."),
+]
+SeedOpt = Annotated[int, typer.Option(min=0, help="Of the made-up requests.")]
+LimitOpt = Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")]
+BadOpt = Annotated[int, typer.Option("--max-bad-lines", min=0, help="Unusable lines to skip.")]
+BlockOpt = Annotated[
+    int | None, typer.Option(min=1, help="Tokens a block, where the trace does not say.")
+]
+ShareOpt = Annotated[str, typer.Option(help="What sessions with local ids share: preamble, none.")]
+GapOpt = Annotated[float, typer.Option(help="Seconds between sessions that have no clock.")]
+SortOpt = Annotated[bool, typer.Option("--sort", help="Sort by arrival first (in memory).")]
+SetOpt = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", help='Settings, "KEY=VALUE ..."; see `kdalab lab settings`.'),
+]
+ModelOpt = Annotated[str | None, typer.Option(help="A preset or a config.json; kimi-k3.")]
+MemoryOpt = Annotated[
+    str | None, typer.Option(help="For latent KV and states together: 256GiB, unlimited.")
+]
+PolicyOpt = Annotated[
+    str | None, typer.Option(help="A policy of your own, FILE.py:Class (its code will run).")
+]
+JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
+
+#: Files up to this size are read into memory once; larger ones are streamed at each replay.
+IN_MEMORY = 512 << 20
+
+
+@contextmanager
+def known_errors() -> Iterator[None]:
+    """A known error becomes one line and exit code 2."""
+    try:
+        yield
+    except KdalabError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def read_trace(
+    trace: str | None,
+    made_up: str | None,
+    seed: int,
+    *,
+    format: str | None = None,
+    limit: int | None = None,
+    bad: int = 100,
+    block: int | None = None,
+    share: str = "preamble",
+    gap: float = 60.0,
+    sort: bool = False,
+) -> Requests:
+    """The requests that a command is about; in memory where they are not too many.
+
+    Raises:
+        KdalabError: neither or both of file and made-up requests; a file that cannot be read.
+    """
+    from kdalab.lab import ReadOptions, open_trace
+    from kdalab.lab.generate import generated_trace, shape
+
+    if (trace is None) == (made_up is None):
+        raise KdalabError("give a trace, or --made-up PRESET:N (and not both)")
+    if made_up is not None:
+        name, _, count = made_up.partition(":")
+        if not count.isdecimal() or len(count) > 8:
+            raise KdalabError(f"--made-up {made_up!r}; use PRESET:N, as chat-like:2000")
+        n = min(int(count), limit or int(count))
+        return generated_trace(n, shape(name), seed, name)
+    assert trace is not None
+    options = ReadOptions(limit, bad, None, block, share, gap * 1000.0, sort)
+    reader = open_trace(trace, format, options)
+    return reader.load() if _size(Path(trace)) <= IN_MEMORY or sort else reader
+
+
+def build_setup(
+    settings: list[str] | None,
+    model: str | None = None,
+    memory: str | None = None,
+    policy: str | None = None,
+    **defaults: Any,
+) -> Setup:
+    """The setup of a command: its defaults, then ``--set``, then the options by name."""
+    from kdalab.lab import Setup
+
+    setup = Setup(**defaults)
+    for text in settings or []:
+        setup = Setup.parse(text, setup)
+    own = {"model": model, "memory": memory, "policy": policy}
+    return Setup.parse([f"{k}={v}" for k, v in own.items() if v is not None], setup)
+
+
+@contextmanager
+def progress(what: str, quiet: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error, on a terminal only; call it with (done, total)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Left
+
+    bar: Progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Left(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet or not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def print_report(report: Report | None) -> None:
+    """What was read, what was skipped, what is assumed of the format."""
+    from rich.console import Console
+
+    console = Console(stderr=False)
+    for line in report.lines if report is not None else ():
+        console.print(line, style="yellow" if "skipped; the first" in line else "dim", markup=False)
+
+
+def _size(path: Path) -> int:
+    try:
+        if path.is_dir():
+            return sum(f.stat().st_size for f in path.iterdir() if f.is_file())
+        return path.stat().st_size if path.is_file() else 0
+    except (OSError, ValueError):
+        return 0

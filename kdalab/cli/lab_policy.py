@@ -1,0 +1,64 @@
+"""``kdalab lab policy-template`` and ``leaderboard``: policies of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kdalab.cli import lab_options as o
+
+
+def policy_template(
+    out: Annotated[Path, typer.Argument(help="The file to write.")] = Path("my_policy.py"),
+    force: Annotated[bool, typer.Option("--force", help="Write over a file.")] = False,
+) -> None:
+    """Write a file with a placement and an eviction order to start from."""
+    from kdalab.errors import KdalabError
+    from kdalab.lab.policies import TEMPLATE
+
+    with o.known_errors():
+        if out.exists() and not force:
+            raise KdalabError(f"{out} exists; choose another name, or add --force")
+        try:
+            out.write_text(TEMPLATE.format(file=out))
+        except OSError as error:
+            raise KdalabError(f"cannot write {str(out)!r}: {error.strerror}") from error
+    typer.echo(f"{out}: try kdalab lab replay TRACE --memory 256GiB --policy {out}:TailAndHalf")
+
+
+def leaderboard(
+    traces: Annotated[list[str], typer.Argument(help="Traces, one or more.", show_default=False)],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="FILE.py:Class; can be repeated. Their code will run.")
+    ] = None,
+    settings: o.SetOpt = None,
+    model: o.ModelOpt = None,
+    memory: o.MemoryOpt = "256GiB",
+    limit: o.LimitOpt = None,
+    jobs: Annotated[int, typer.Option(help="Processes; -1 for one a core.")] = 1,
+    as_json: o.JsonOpt = False,
+) -> None:
+    """Policies of your own and the built-in ones, ranked by the prefill work they save."""
+    from kdalab.lab.board import leaderboard as rank
+
+    with o.known_errors():
+        base = o.build_setup(settings, model, memory)
+        read = [o.read_trace(t, None, 0, limit=limit) for t in traces]
+        with o.progress("replays", quiet=as_json) as show:
+            entries = rank(read, base, policy or [], jobs, on_done=show)
+    if as_json:
+        typer.echo(json.dumps([e.as_dict() for e in entries], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"Prefill work saved, {memory}; the mean over {len(read)} traces ranks")
+    for name in ("", "policy", "mean", *(t.name for t in read)):
+        table.add_column(name, overflow="fold")
+    for place, e in enumerate(entries, 1):
+        each = [err or f"{s:.2%}" for s, err in zip(e.saved, e.errors, strict=True)]
+        table.add_row(str(place), e.name, f"{e.mean:.2%}", *each)
+    Console().print(table)

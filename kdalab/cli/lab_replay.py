@@ -1,0 +1,142 @@
+"""``kdalab lab replay`` and ``settings``: one trace, one setup, one account."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import typer
+
+from kdalab.cli import lab_options as o
+
+if TYPE_CHECKING:
+    from kdalab.lab import Account
+
+
+def replay(
+    trace: o.TraceArg = None,
+    settings: o.SetOpt = None,
+    model: o.ModelOpt = None,
+    memory: o.MemoryOpt = None,
+    policy: o.PolicyOpt = None,
+    made_up: o.MadeUpOpt = None,
+    seed: o.SeedOpt = 0,
+    format: o.FormatOpt = None,
+    limit: o.LimitOpt = None,
+    max_bad_lines: o.BadOpt = 100,
+    block_tokens: o.BlockOpt = None,
+    share: o.ShareOpt = "preamble",
+    gap: o.GapOpt = 60.0,
+    sort: o.SortOpt = False,
+    as_json: o.JsonOpt = False,
+) -> None:
+    """Replay a trace under one setup: hits, work saved, bytes, evictions, time to first token."""
+    from kdalab.lab import replay_setup
+
+    with o.known_errors():
+        setup = o.build_setup(settings, model, memory, policy)
+        requests = o.read_trace(
+            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
+            block=block_tokens, share=share, gap=gap, sort=sort,
+        )  # fmt: skip
+        total = len(requests.requests) if hasattr(requests, "requests") else None
+        with o.progress("replaying", quiet=as_json) as show:
+            account = replay_setup(requests, setup, on_request=lambda n: show(n, total))
+    if as_json:
+        typer.echo(json.dumps(account.as_dict(), indent=2))
+    else:
+        print_account(account)
+
+
+def settings() -> None:
+    """All settings, their defaults, and what they mean."""
+    from dataclasses import fields
+
+    from kdalab.lab import Setup
+    from kdalab.lab.hardware import HARDWARE
+    from kdalab.lab.setup import shown
+
+    for field in fields(Setup):
+        typer.echo(f"{field.name}={shown(field.name, field.default)}")
+    typer.echo("")
+    typer.echo((Setup.__doc__ or "").split("Args:")[1].split("Raises:")[0].rstrip())
+    typer.echo("\n    hardware presets:")
+    for h in HARDWARE.values():
+        typer.echo(f"        {h.name}: {h.prefill_flops / 1e15:.3g} PFLOP/s of prefill. {h.source}")
+    typer.echo(f"        Assumed: {h.assumed}.")
+
+
+def print_account(a: Account) -> None:
+    """An account as a table, and what it rests on."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(f"{a.trace}: {a.setup}"), show_header=False, min_width=64)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in account_rows(a):
+        table.add_row(name, value)
+    console = Console()
+    console.print(table)
+    console.print(f"Assumed: {'; '.join(a.assumptions)}.", style="dim", markup=False)
+    o.print_report(a.report)
+
+
+def account_rows(a: Account) -> list[tuple[str, str]]:
+    """(what, value) of an account, for people."""
+    from kdalab.units import format_bytes, format_seconds
+
+    def share(tokens: int) -> str:
+        return f"{tokens:,} ({tokens / max(1, a.input_tokens):.1%})"
+
+    rows = [
+        ("requests", f"{a.requests:,}"),
+        ("prompt tokens", f"{a.input_tokens:,}"),
+        ("restored (honest hit rate)", share(a.hit_tokens)),
+        ("latent KV known (KV-only hit rate)", share(a.known_tokens)),
+        ("known text replayed", share(a.replayed_tokens)),
+        ("new tokens computed", share(a.new_tokens)),
+        ("prefill work saved", f"{a.flops_saved:.3e} FLOPs ({a.flops_saved_share:.1%})"),
+        ("checkpoints written", f"{a.states_written:,} ({format_bytes(a.state_bytes_written)})"),
+        ("  read at least once", f"{a.states_read_at_least_once:,} ({a.states_read_share:.1%})"),
+        ("  restores", f"{a.reads:,} ({format_bytes(a.state_bytes_read)})"),
+        ("commits skipped for want of room", f"{a.skipped_commits:,}"),
+        ("evicted: latent KV", format_bytes(a.evicted_kv_bytes)),
+        ("evicted: checkpoints", f"{format_bytes(a.evicted_state_bytes)} in {a.evicted_states:,}"),
+        ("at the end: latent KV", format_bytes(a.kv_bytes)),
+        ("at the end: checkpoints", format_bytes(a.state_bytes)),
+        ("peak", format_bytes(a.peak_bytes)),
+        (
+            "time to first token: median / mean / p95",
+            " / ".join(format_seconds(s) for s in (a.ttft.p50, a.ttft.mean, a.ttft.p95)),
+        ),
+    ]
+    if a.peak_in_flight:
+        rows += [
+            ("  of it waiting: mean / p95", f"{a.queue.mean:.2f} s / {a.queue.p95:.2f} s"),
+            ("machine busy", f"{a.utilisation:.1%} of {a.prefill_span:,.0f} s"),
+            ("requests at once, at most", f"{a.peak_in_flight:,}"),
+            ("requests that waited for memory", f"{a.waited:,}"),
+        ]
+    if a.host_bytes_written:
+        rows += [
+            ("copied to the host", format_bytes(a.host_bytes_written)),
+            (
+                "loaded from the host",
+                f"{format_bytes(a.host_bytes_read)} for {a.host_hits:,} requests",
+            ),
+        ]
+    if a.sent_state_bytes:
+        rows.append(
+            (
+                "sent to the decode side: KV / states",
+                f"{format_bytes(a.sent_kv_bytes)} / {format_bytes(a.sent_state_bytes)}",
+            )
+        )
+    if a.decode_side_flops:
+        rows.append(("computed again on the decode side", f"{a.decode_side_flops:.3e} FLOPs"))
+    if a.alpha is not None:
+        rows.append(("alpha that tuning chose", f"{a.alpha:g}"))
+    rows.append(("time of this replay", format_seconds(a.seconds)))
+    return rows

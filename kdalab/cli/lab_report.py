@@ -1,0 +1,94 @@
+"""``kdalab lab report``: one page about a trace, to keep and to send."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kdalab.cli import lab_options as o
+from kdalab.cli.lab_replay import account_rows
+
+if TYPE_CHECKING:
+    from kdalab.lab import Requests, Setup
+
+
+def report(
+    trace: o.TraceArg = None,
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("lab_report.html"),
+    budgets: Annotated[
+        str, typer.Option(help="Memories of the sweep, with commas.")
+    ] = "64GiB,256GiB,1TiB",
+    objective: Annotated[str, typer.Option(help="Of the advice: ttft or flops.")] = "ttft",
+    jobs: Annotated[int, typer.Option(help="Processes; -1 for one a core.")] = 1,
+    settings: o.SetOpt = None,
+    model: o.ModelOpt = None,
+    memory: o.MemoryOpt = "256GiB",
+    made_up: o.MadeUpOpt = None,
+    seed: o.SeedOpt = 0,
+    format: o.FormatOpt = None,
+    limit: o.LimitOpt = None,
+    max_bad_lines: o.BadOpt = 100,
+    block_tokens: o.BlockOpt = None,
+    share: o.ShareOpt = "preamble",
+    gap: o.GapOpt = 60.0,
+    sort: o.SortOpt = False,
+) -> None:
+    """Write one HTML page: the trace, an account, a sweep, the advice, and what all rests on."""
+    from kdalab.errors import KdalabError
+
+    with o.known_errors():
+        setup = o.build_setup(settings, model, memory, None, arrivals=True)
+        requests = o.read_trace(
+            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
+            block=block_tokens, share=share, gap=gap, sort=sort,
+        )  # fmt: skip
+        html = build_report(requests, setup, budgets, objective, jobs)
+        try:
+            out.write_text(html)
+        except OSError as error:
+            raise KdalabError(f"cannot write {str(out)!r}: {error.strerror}") from error
+    typer.echo(f"{out}: {out.stat().st_size / 2**20:.1f} MiB, needs no network")
+
+
+def build_report(requests: Requests, setup: Setup, budgets: str, objective: str, jobs: int) -> str:
+    """The page: one replay, a sweep over memories, and the search for settings."""
+    from kdalab.lab import report_of
+    from kdalab.lab.advise import advise
+    from kdalab.lab.cells import advice_rows, sweep_rows
+    from kdalab.lab.run import replay_setup
+    from kdalab.lab.stats import trace_stats
+    from kdalab.lab.sweep import combine, pareto, sweep
+    from kdalab.viz.lab_figures import memory_figure, pareto_figure
+    from kdalab.viz.lab_report import code_html, figure_html, list_html, report_html, rows_html
+
+    stats = trace_stats(requests)
+    account = replay_setup(requests, setup)
+    axes = {"memory": [b.strip() for b in budgets.split(",") if b.strip()]}
+    if setup.cache == "radix":
+        axes |= {
+            "checkpoints": ["leaf", "leaf+branch", "every:4096", "branch-first:8192"],
+            "int8": ["off", "on"],
+        }
+    rows = sweep(requests, combine(setup, axes)[0], jobs)
+    best = pareto(rows, "memory")
+    found = advise(requests, setup, objective, jobs=jobs)
+    samples = [s._asdict() for s in account.over_time]
+    sections = [
+        ("The trace", rows_html(stats.rows()) + list_html(report_of(requests).lines)),
+        ("One replay", code_html([account.setup]) + rows_html(account_rows(account))),
+        ("Memory over time", figure_html(memory_figure(samples, setup.memory), first=True)),
+    ]
+    if any(not r["error"] for r in rows):
+        sections.append(("Sweep", figure_html(pareto_figure(rows, best), first=False)))
+    header, cells = sweep_rows(rows, best)
+    sections.append(("All rows of the sweep", rows_html(cells, header)))
+    for a in found:
+        header, cells = advice_rows(a)
+        text = code_html([*a.flags, "", f"in the lab: {a.setup}"])
+        text += f"<p>Gain over the defaults in {objective}: {a.gain:+.1%}.</p>"
+        sections.append((f"Advice for {a.system}", text + rows_html(cells, header)))
+        sections.append(("What that rests on", list_html([*a.warnings, *a.assumptions])))
+    sections.append(("What the replay assumed", list_html(account.assumptions)))
+    return report_html(f"KDALab: {requests.name}", sections)

@@ -1,0 +1,134 @@
+"""Settings of the lab as the flags of SGLang and vLLM, and the defaults of both.
+
+Names are those of late 2026 (SGLang 0.5.23, vLLM 0.33) and change between versions. What a flag
+does there is modelled at the granularity of the trace's blocks; ``LIMITS`` says where the model
+and the system differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kdalab.lab.block_run import layout_for
+from kdalab.lab.setup import Setup
+from kdalab.spec import state_sizes
+
+#: SGLang's default ratio of state memory to KV memory, and its usual chunk of prefill.
+SGLANG_SPLIT = 0.9
+SGLANG_CHUNK = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One serving system: what of it can be set, and its defaults.
+
+    ``knobs`` are settings and the values to try (text, as in ``Setup.parse``).
+    """
+
+    name: str
+    default: Setup
+    knobs: dict[str, tuple[str, ...]]
+    limits: tuple[str, ...]
+
+
+def sglang(base: Setup, host: int = 0) -> System:
+    """SGLang: a radix tree with one state for each prefill chunk."""
+    default = replace(
+        base,
+        cache="radix",
+        checkpoints=f"branch-first:{SGLANG_CHUNK}",
+        retention="lru",
+        split=SGLANG_SPLIT if base.memory is not None else None,
+        host=0,
+    )
+    knobs: dict[str, tuple[str, ...]] = {
+        "checkpoints": tuple(f"branch-first:{n}" for n in (2048, 4096, 8192, 16384, 32768)),
+        "int8": ("off", "on"),
+        "retention": ("lru", "lru+cap:1", "lru+cap:2", "lru+cap:4", "lru+cap:16"),
+    }
+    if base.memory is not None:
+        knobs["split"] = ("0.2", "0.5", "0.9", "2.0", "4.0", "off")
+    if host:
+        knobs["host"] = ("off", str(host))
+    limits = (
+        "SGLang's INT8 pool stands beside the active pool and has a size of its own; here states "
+        "of both forms share the state memory",
+        "a chunk of prefill holds one request here, in SGLang perhaps several",
+    )
+    return System("SGLang", default, knobs, limits)
+
+
+def vllm(base: Setup, trace_block: int) -> System:
+    """vLLM: blocks under hashes, states where a step ends."""
+    default = replace(
+        base,
+        cache="block",
+        checkpoints=Setup().checkpoints,
+        retention="lru",
+        split=None,
+        int8=False,
+        host=0,
+        decoded=False,
+        pd="off",
+        policy=None,
+        mode="align",
+        interval=0,
+        unit=None,
+        block=None,
+        layout="padded",
+    )
+    block = layout_for(default, trace_block).groups[0].block_tokens
+    units = {str(u) for u in (trace_block, block // 4, block // 2) if u and not u % trace_block}
+    units = {u for u in units if block % int(u) == 0 and int(u) < block}
+    knobs: dict[str, tuple[str, ...]] = {
+        "interval": ("reachable", "dense", str(2 * block), str(4 * block), str(16 * block)),
+        "unit": ("auto", *sorted(units, key=int)),
+        "block": ("auto", str(2 * block)),
+    }
+    limits = ("one pool on one rank: the layout of pages is that of tensor parallel size 1",)
+    return System("vLLM", default, knobs, limits)
+
+
+def sglang_flags(setup: Setup) -> list[str]:
+    """A radix setup as SGLang's command line."""
+    flags = ["--mamba-radix-cache-strategy extra_buffer"]
+    name, _, chunk = setup.checkpoints.partition(":")
+    if name == "branch-first" and chunk:
+        flags.append(f"--chunked-prefill-size {chunk}")
+    if setup.split is not None:
+        flags.append(f"--mamba-full-memory-ratio {setup.split:g}")
+    elif setup.memory is not None:
+        flags.append("--enable-unified-memory")
+    if setup.int8:
+        flags.append("--enable-int8-mamba-checkpoint")
+        if setup.memory is not None and setup.split is not None:
+            share = setup.memory * setup.split / (1 + setup.split)
+            count = int(share // state_sizes(setup.spec).checkpoint_int8_bytes)
+            flags.append(f"--int8-mamba-ckpt-size {max(1, count)}")
+    _, _, cap = setup.retention.partition("cap:")
+    if cap:
+        flags.append(f"--mamba-max-states-per-path {cap}")
+    if setup.host and setup.memory:
+        flags.append(f"--enable-hierarchical-cache --hicache-ratio {setup.host / setup.memory:.2f}")
+    return flags
+
+
+def vllm_flags(setup: Setup, trace_block: int) -> list[str]:
+    """A block setup as vLLM's command line."""
+    block = layout_for(setup, trace_block).groups[0].block_tokens
+    flags = ["--enable-prefix-caching", f"--mamba-cache-mode {setup.mode}", f"--block-size {block}"]
+    if setup.interval is None:
+        flags.append("prefix_cache_retention_interval=None (dense; not the command line's default)")
+    else:
+        flags.append(f"--prefix-cache-retention-interval {setup.interval}")
+    if setup.unit is not None and setup.unit < block:
+        flags.append(f"--prefix-match-unit {setup.unit}")
+        flags.append("--enable-mamba-fine-grained-prefix-cache")
+    flags.append(f"--max-num-batched-tokens {setup.chunk}")
+    return flags
+
+
+def describe(setup: Setup, trace_block: int) -> Sequence[str]:
+    """The flags of whichever system the setup's cache belongs to."""
+    return vllm_flags(setup, trace_block) if setup.cache == "block" else sglang_flags(setup)

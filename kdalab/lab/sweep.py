@@ -1,0 +1,192 @@
+"""Many setups on one trace, side by side: local processes by default, Ray or Dask if asked.
+
+The unit of work is one replay. Each worker gets the trace with it: what is in memory is sent, a
+file is read again by whoever needs it (so on several machines it must lie at the same path).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from kdalab.errors import KdalabError
+from kdalab.lab.request import Requests
+from kdalab.lab.run import replay_setup
+from kdalab.lab.setup import Setup
+
+Row = dict[str, Any]
+TABLES = (".csv", ".parquet", ".json")
+
+
+def combine(base: Setup, grid: Mapping[str, Sequence[str]]) -> tuple[list[Setup], list[str]]:
+    """Every combination of the settings in ``grid`` on top of ``base``, and those that exclude
+    each other, in words. Values are text, as in ``Setup.parse``.
+
+    Raises:
+        KdalabError: an unknown key or value, or nothing is left.
+    """
+    for key, values in grid.items():
+        if not values:
+            raise KdalabError(f"no value for {key}")
+    found: dict[Setup, None] = {}
+    impossible: list[str] = []
+    for values in product(*grid.values()):
+        words = [f"{k}={v}" for k, v in zip(grid, values, strict=True)]
+        try:
+            found[Setup.parse(words, base)] = None
+        except KdalabError as error:
+            impossible.append(f"{' '.join(words)}: {error}")
+    if not found:
+        raise KdalabError(f"no combination is possible; the first: {impossible[0]}")
+    return list(found), impossible
+
+
+def sweep(
+    trace: Requests,
+    setups: Sequence[Setup],
+    jobs: int = 1,
+    ray: str | None = None,
+    dask: str | None = None,
+    on_done: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """One row for each setup, in their order: its settings, its figures, and ``error`` ("" or
+    why this one could not be replayed; a sweep does not end because one memory is too small).
+
+    Args:
+        jobs: processes on this machine; -1 for one a core. With ``ray`` or ``dask``, tasks at once.
+        ray, dask: address of a cluster; "local" starts one here.
+        on_done: told (rows done, rows in all).
+
+    Raises:
+        KdalabError: Ray or Dask is not installed or cannot be reached; both were named.
+    """
+    total = len(setups)
+    if jobs == 1 and ray is None and dask is None:
+        rows = []
+        for n, setup in enumerate(setups, 1):
+            rows.append(one_row(trace, setup))
+            if on_done is not None:
+                on_done(n, total)
+        return rows
+    from joblib import Parallel, delayed
+
+    with backend(ray, dask):
+        work = Parallel(n_jobs=jobs, return_as="generator", batch_size=1)
+        results: Iterator[Row] = work(delayed(one_row)(trace, s) for s in setups)
+        rows = []
+        for row in results:
+            rows.append(row)
+            if on_done is not None:
+                on_done(len(rows), total)
+    return rows
+
+
+@contextmanager
+def backend(ray: str | None, dask: str | None) -> Iterator[None]:
+    """joblib's backend for a cluster, while the block runs; local processes without one.
+
+    Raises:
+        KdalabError: as ``sweep``.
+    """
+    from joblib import parallel_config
+
+    if ray is not None and dask is not None:
+        raise KdalabError("both a Ray and a Dask address; give one")
+    if ray is not None:
+        try:
+            import ray as cluster
+            from ray.util.joblib import register_ray
+        except ImportError:
+            raise KdalabError("Ray is not installed; pip install 'ray' to use --ray") from None
+        try:
+            cluster.init(address=ray, ignore_reinit_error=True, logging_level=logging.WARNING)
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            raise KdalabError(f"no Ray cluster at {ray!r}: {error}") from error
+        register_ray()
+        try:
+            with parallel_config(backend="ray"):
+                yield
+        finally:
+            cluster.shutdown()
+        return
+    if dask is not None:
+        try:
+            from distributed import Client
+        except ImportError:
+            raise KdalabError(
+                "Dask is not installed; pip install 'dask[distributed]' to use --dask"
+            ) from None
+        try:
+            client = Client() if dask == "local" else Client(dask)
+        except (OSError, ValueError) as error:
+            raise KdalabError(f"no Dask scheduler at {dask!r}: {error}") from error
+        try:
+            with parallel_config(backend="dask"):
+                yield
+        finally:
+            client.close()
+        return
+    yield
+
+
+def one_row(trace: Requests, setup: Setup) -> Row:
+    """One replay as a flat row."""
+    settings = {k: v for k, v in setup.as_dict().items() if k != "policy" or v is not None}
+    try:
+        account = replay_setup(trace, setup)
+    except KdalabError as error:
+        return {"setup": str(setup), **settings, "error": str(error)}
+    row = account.row()
+    figures = {k: v for k, v in row.items() if k not in ("setup", "model", "seconds")}
+    return {"setup": str(setup), **settings, **figures, "seconds": account.seconds, "error": ""}
+
+
+def pareto(rows: Iterable[Row], cost: str = "peak_bytes", gain: str = "hit_rate") -> list[Row]:
+    """The rows that no other beats: none costs as little and gains as much. By cost, ascending."""
+    usable = [r for r in rows if not r.get("error")]
+    best: list[Row] = []
+    for row in sorted(usable, key=lambda r: (r[cost], -r[gain])):
+        if not best or row[gain] > best[-1][gain]:
+            best.append(row)
+    return best
+
+
+def write_table(rows: Sequence[Row], path: str | Path) -> Path:
+    """Rows as CSV, Parquet or JSON, by the name's ending; every row has every column.
+
+    Raises:
+        KdalabError: another ending; the file cannot be written.
+    """
+    file = Path(path)
+    if file.suffix not in TABLES:
+        raise KdalabError(f"{file.name}: a table ends in {', '.join(TABLES)}")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    full = [{c: row.get(c) for c in columns} for row in rows]
+    try:
+        if file.suffix == ".json":
+            file.write_text(json.dumps(full, indent=2))
+        elif file.suffix == ".csv":
+            with file.open("w", newline="") as out:
+                writer = csv.DictWriter(out, columns)
+                writer.writeheader()
+                writer.writerows(full)
+        else:
+            import pyarrow
+            import pyarrow.parquet
+
+            # FLOPs are Python integers beyond 64 bits: as numbers of 64 bits they are floats.
+            wide = [{c: _narrow(v) for c, v in row.items()} for row in full]
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(wide), file)
+    except OSError as error:
+        raise KdalabError(f"cannot write {str(file)!r}: {error.strerror}") from error
+    return file
+
+
+def _narrow(value: Any) -> Any:
+    return float(value) if type(value) is int and abs(value) >= 2**53 else value

@@ -1,0 +1,149 @@
+"""Figures of the lab from plain rows and samples: what a sweep found, how memory was used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kdalab.errors import KdalabError
+from kdalab.spec import StateKind
+from kdalab.units import format_bytes
+from kdalab.viz.palette import SERIES_COLOURS, SERIES_MARKERS, kind_style
+from kdalab.viz.plotly_theme import HEIGHT_16_9, style_figure
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+GAINS: dict[str, str] = {
+    "hit_rate": "prompt tokens restored",
+    "flops_saved_share": "prefill work saved",
+    "ttft_mean": "mean time to first token (s)",
+    "ttft_p95": "time to first token, 95th percentile (s)",
+}
+GIB = 2**30
+
+
+def pareto_figure(
+    rows: Sequence[Mapping[str, Any]],
+    best: Sequence[Mapping[str, Any]],
+    gain: str = "hit_rate",
+    *,
+    theme_name: str = "light",
+    height: int = HEIGHT_16_9,
+) -> go.Figure:
+    """Memory against gain, a point a row; the rows that no other beats are joined by steps.
+
+    Args:
+        rows: of a sweep, with memory or peak_bytes (bytes), ``gain`` and setup.
+        best: those of them that no other beats, by memory.
+
+    Raises:
+        KdalabError: an unknown gain, or no row that could be replayed.
+    """
+    import plotly.graph_objects as go
+
+    if gain not in GAINS:
+        raise KdalabError(f"gain {gain!r}; allowed: {', '.join(GAINS)}")
+    usable = [r for r in rows if not r.get("error")]
+    if not usable:
+        raise KdalabError("no row of this sweep could be replayed; there is nothing to draw")
+    share = gain in ("hit_rate", "flops_saved_share")
+    figure = go.Figure()
+    names = list(dict.fromkeys(_series(r) for r in usable))
+    for index, name in enumerate(names):
+        mine = [r for r in usable if _series(r) == name]
+        figure.add_scatter(
+            x=[_bytes(r) / GIB for r in mine],
+            y=[r[gain] for r in mine],
+            mode="markers",
+            name=name,
+            marker={
+                "size": 9,
+                "color": SERIES_COLOURS[index % len(SERIES_COLOURS)],
+                "symbol": SERIES_MARKERS[index // len(SERIES_COLOURS) % len(SERIES_MARKERS)],
+            },
+            text=[r["setup"] for r in mine],
+            hovertemplate="%{text}<br>%{y}<extra></extra>",
+        )
+    if best:
+        figure.add_scatter(
+            x=[_bytes(r) / GIB for r in best],
+            y=[r[gain] for r in best],
+            mode="lines",
+            line={"shape": "hv", "width": 1.5, "dash": "dot"},
+            name="no other is as small and as good",
+            hoverinfo="skip",
+        )
+    style_figure(
+        figure,
+        title="What memory buys",
+        subtitle=f"{len(usable)} replays of {usable[0]['trace']}",
+        height=height,
+        theme_name=theme_name,
+    )
+    figure.update_xaxes(title="memory for latent KV and states (GiB)", type="log")
+    figure.update_yaxes(title=GAINS[gain], tickformat=".0%" if share else None, rangemode="tozero")
+    return figure
+
+
+def memory_figure(
+    samples: Sequence[Mapping[str, float]],
+    memory: int | None,
+    *,
+    theme_name: str = "light",
+    height: int = HEIGHT_16_9,
+) -> go.Figure:
+    """Bytes in use over the trace's time, stacked by kind; the limit as a line.
+
+    Args:
+        samples: with at (s), kv, state, private and host (bytes).
+        memory: the limit in bytes; None for none.
+
+    Raises:
+        KdalabError: no sample.
+    """
+    import plotly.graph_objects as go
+
+    if not samples:
+        raise KdalabError("no sample of memory in use; there is nothing to draw")
+    kinds = (
+        ("kv", "latent KV, cached", kind_style(StateKind.MLA_KV).colour),
+        ("state", "checkpoints", kind_style(StateKind.KDA_RECURRENT).colour),
+        ("private", "running requests' own", SERIES_COLOURS[-1]),
+    )
+    figure = go.Figure()
+    times = [s["at"] for s in samples]
+    for key, name, colour in kinds:
+        values = [s[key] / GIB for s in samples]
+        if any(values):
+            figure.add_scatter(
+                x=times, y=values, name=name, stackgroup="device", mode="lines",
+                line={"color": colour, "width": 1},
+            )  # fmt: skip
+    if any(s["host"] for s in samples):
+        figure.add_scatter(
+            x=times, y=[s["host"] / GIB for s in samples], name="host tier (not in the stack)",
+            mode="lines", line={"dash": "dash"},
+        )  # fmt: skip
+    if memory is not None:
+        figure.add_hline(y=memory / GIB, line_dash="dot", annotation_text=format_bytes(memory))
+    style_figure(
+        figure, title="What fills the memory", height=height, theme_name=theme_name,
+        subtitle="bytes in use by kind, over the trace's time",
+    )  # fmt: skip
+    figure.update_xaxes(title="time (s)")
+    figure.update_yaxes(title="GiB", rangemode="tozero")
+    return figure
+
+
+def _bytes(row: Mapping[str, Any]) -> float:
+    return float(row["memory"] if row.get("memory") else max(1, row["peak_bytes"]))
+
+
+def _series(row: Mapping[str, Any]) -> str:
+    if row["cache"] == "block":
+        interval = row["interval"]
+        kept = {None: "dense", 0: "reachable"}.get(interval, f"every {interval}")
+        return f"blocks, {kept}"
+    name = row.get("policy") or row["checkpoints"]
+    return f"{name}, INT8" if row.get("int8") else str(name)

@@ -1,0 +1,131 @@
+"""``kdalab lab``: every command runs, says what it read, and refuses with one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kdalab.cli.main import build_app
+from kdalab.lab import write_synthetic
+
+RUN = CliRunner()
+
+
+def call(*words: object, code: int = 0) -> str:
+    result = RUN.invoke(build_app(), ["lab", *map(str, words)], env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return write_synthetic(tmp_path / "t.jsonl", 80)
+
+
+def test_a_replay_prints_the_account_and_what_was_skipped(trace: Path) -> None:
+    trace.write_text(trace.read_text() + "?\n")
+    out = call("replay", trace, "--memory", "24GiB", "-s", "arrivals=on int8=on")
+    assert "restored (honest hit rate)" in out
+    assert "1 skipped; the first: line 81: not JSON" in out
+    assert "int8=on arrivals=on" in out
+    found = json.loads(call("replay", trace, "--memory", "24GiB", "--json"))
+    assert found["requests"] == 80
+    assert found["report"]["skipped"] == 1
+    assert (
+        found["hit_tokens"] + found["replayed_tokens"] + found["new_tokens"]
+        == (found["input_tokens"])
+    )
+    made_up = json.loads(call("replay", "--made-up", "agent-like:50", "--json"))
+    assert made_up["block_tokens"] == 64
+
+
+def test_statistics_stand_side_by_side(trace: Path) -> None:
+    out = call("stats", trace, "--against", "chat-like")
+    assert "next turns of an earlier prompt" in out
+    assert "chat-like, 80 requests" in out
+    a, b = json.loads(call("stats", trace, "--against", trace, "--json"))
+    assert a == b
+
+
+def test_a_generated_file_is_a_trace(tmp_path: Path) -> None:
+    out = tmp_path / "g.jsonl"
+    shape = '{"systems": 2, "first": [900, 0.5]}'
+    said = call("generate", out, "--requests", 60, "--preset", "agent-like", "--shape", shape)
+    assert "60 requests" in said
+    assert "60" in call("replay", out)
+    assert "is not a JSON object" in call("generate", out, "--shape", "[]", code=2)
+
+
+def test_a_sweep_writes_its_table_and_figure(trace: Path, tmp_path: Path) -> None:
+    table, figure = tmp_path / "s.csv", tmp_path / "s.json"
+    out = call(
+        "sweep", trace, "--budgets", "20GiB,60GiB", "--checkpoints", "leaf", "--interval", "2048",
+        "--out", table, "--figure", figure, "--grid", "arrivals=on",
+    )  # fmt: skip
+    assert "8 replays" in out
+    assert len(table.read_text().splitlines()) == 9
+    drawn = json.loads(figure.read_text())
+    assert sum(len(t["x"]) for t in drawn["data"] if t["mode"] == "markers") == 8
+    assert "written as .html or .json" in call(
+        "sweep", trace, "--budgets", "60GiB", "--figure", tmp_path / "s.png", code=2
+    )
+
+
+def test_advice_prints_flags_and_assumptions(trace: Path) -> None:
+    out = call("advise", trace, "--memory", "60GiB", "--objective", "flops")
+    for words in ("--chunked-prefill-size", "--mamba-cache-mode align", "One setting changed"):
+        assert words in out
+    assert "Assumed:" in out
+    (a,) = json.loads(call("advise", trace, "--memory", "60GiB", "--system", "vllm", "--json"))
+    assert a["system"] == "vLLM"
+    assert "allowed: SGLang, vLLM, both" in call("advise", trace, "--system", "x", code=2)
+
+
+def test_a_report_is_one_page_that_needs_no_network(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    call("report", trace, "--out", page, "--budgets", "40GiB,80GiB", "--memory", "60GiB")
+    html = page.read_text()
+    for words in ("One replay", "Memory over time", "Advice for SGLang", "What the replay assumed"):
+        assert words in html
+    assert html.count("<script") >= 2
+    assert "<script src" not in html
+    assert html.count("Plotly.newPlot") == 2
+
+
+def test_a_policy_goes_from_template_to_board(tmp_path: Path, trace: Path) -> None:
+    file = tmp_path / "mine.py"
+    call("policy-template", file)
+    assert "exists; choose another name" in call("policy-template", file, code=2)
+    out = call("leaderboard", trace, "--policy", f"{file}:TailAndHalf", "--memory", "24GiB")
+    assert "mine.py:TailAndHalf" in out
+    file.write_text("class Mine:\n    def boundaries(self, *_):\n        raise OSError('no')\n")
+    out = call("replay", trace, "--policy", f"{file}:Mine", code=2)
+    assert "boundaries(n_tokens=" in out
+    assert "raised OSError: no, at the request on line 1" in out
+
+
+def test_formats_and_settings_are_listed() -> None:
+    assert "agentic" in call("formats")
+    out = call("settings")
+    assert "checkpoints=leaf+branch" in out
+    assert "Assumed: prefill reaches 40 %" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give a trace, or --made-up PRESET:N"),
+        (["--made-up", "chat-like"], "use PRESET:N"),
+        (["--made-up", "x:3"], "unknown preset 'x'"),
+        (["none.jsonl"], "cannot read the trace"),
+        (["--made-up", "chat-like:5", "-s", "int9=on"], "is no setting"),
+        (["--made-up", "chat-like:5", "--memory", "1MiB"], "alone needs"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: list[str], message: str) -> None:
+    out = call("replay", *words, code=2)
+    assert message in out
+    assert out.startswith("Error: ")

@@ -1,0 +1,119 @@
+"""Policies of one's own: they work as written, and what goes wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kdalab.errors import KdalabError
+from kdalab.lab import Setup, replay_setup, synthetic_trace
+from kdalab.lab.board import leaderboard
+from kdalab.lab.policies import TEMPLATE, PolicyError
+
+TRACE = synthetic_trace(120)
+MEMORY = 16 << 30
+
+SAME_AS_LEAF = """
+class Mine:
+    def boundaries(self, n_tokens, restore, branching, grid):
+        end = n_tokens // grid * grid
+        return (end,) if end > restore else ()
+"""
+SAME_AS_LRU = """
+class Mine:
+    def leaf(self, nodes):
+        return next(iter(nodes.values()), None)
+    state = leaf
+    def leaf_first(self, leaf, state):
+        return leaf.kv_used < state.state_used
+"""
+
+
+def policy(tmp_path: Path, text: str, name: str = "Mine") -> str:
+    file = tmp_path / "policy.py"
+    file.write_text(text)
+    return f"{file}:{name}"
+
+
+def test_a_policy_written_like_a_built_in_one_does_the_same(tmp_path: Path) -> None:
+    leaf = replay_setup(TRACE, Setup(memory=MEMORY, checkpoints="leaf"))
+    mine = Setup(memory=MEMORY, policy=policy(tmp_path, SAME_AS_LEAF))
+    assert replay_setup(TRACE, mine).hit_tokens == leaf.hit_tokens
+    lru = replay_setup(TRACE, Setup(memory=MEMORY))
+    mine = Setup(memory=MEMORY, policy=policy(tmp_path, SAME_AS_LRU))
+    found = replay_setup(TRACE, mine, check_every=5)
+    assert (found.hit_tokens, found.evicted_states) == (lru.hit_tokens, lru.evicted_states)
+    assert found.evicted_states > 0
+
+
+@pytest.mark.parametrize("name", ["TailAndHalf", "ShortestFirst"])
+def test_the_template_runs_as_it_is(tmp_path: Path, name: str) -> None:
+    text = policy(tmp_path, TEMPLATE.format(file="f.py"), name)
+    account = replay_setup(TRACE, Setup(memory=MEMORY, policy=text), check_every=5)
+    assert account.hit_tokens > 0
+
+
+RAISES = """
+class Mine:
+    def boundaries(self, n_tokens, *_):
+        return [] if 1 // (n_tokens < {}) else ()
+"""
+WRONG = [
+    (
+        RAISES.format(8_000),
+        r"policy.py:Mine: boundaries\(n_tokens=.* raised ZeroDivisionError: .*, at the request on "
+        r"line \d+",
+    ),
+    (
+        "class Mine:\n    def boundaries(self, n, *_):\n        return [100]",
+        "answered 100; allowed: ascending multiples of grid",
+    ),
+    (
+        SAME_AS_LRU.replace("next(iter(nodes.values()), None)", "list(nodes.values())[-1]"),
+        "which has descendants|answered",
+    ),
+    (SAME_AS_LRU.replace("next(iter(nodes.values()), None)", "7"), "answered 7; allowed: one of"),
+    (
+        SAME_AS_LRU.replace("leaf.kv_used < state.state_used", "leaf.age"),
+        r"leaf_first\(.*raised AttributeError",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_what_a_policy_does_wrong_names_call_and_request(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    setup = Setup(memory=MEMORY, policy=policy(tmp_path, text))
+    with pytest.raises(PolicyError, match=message):
+        replay_setup(TRACE, setup)
+
+
+def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
+    for text, name, message in [
+        ("class Mine: pass", "Mine", "is no policy; a placement has boundaries"),
+        ("class Mine:\n    def __init__(self, x): pass", "Mine", "cannot be made without"),
+        ("1 // 0", "Mine", "ZeroDivisionError"),
+        ("", "Mine", "AttributeError"),
+    ]:
+        with pytest.raises(KdalabError, match=message):
+            replay_setup(TRACE, Setup(policy=policy(tmp_path, text, name)))
+    with pytest.raises(KdalabError, match=r"use FILE.py:Class"):
+        replay_setup(TRACE, Setup(policy="os.system"))
+    with pytest.raises(KdalabError, match="there is no file"):
+        replay_setup(TRACE, Setup(policy="none.py:Mine"))
+
+
+def test_the_board_ranks_by_work_saved_and_keeps_who_failed(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.py", tmp_path / "bad.py"
+    good.write_text(SAME_AS_LEAF)
+    bad.write_text(RAISES.format(0))
+    names = [f"{good}:Mine", f"{bad}:Mine"]
+    entries = leaderboard([TRACE, synthetic_trace(60, 1)], Setup(memory=MEMORY), names)
+    means = [e.mean for e in entries]
+    assert means == sorted(means, reverse=True)
+    by_name = {e.name: e for e in entries}
+    assert by_name[names[0]].saved == by_name["leaf, lru"].saved
+    assert by_name[names[1]].mean == 0.0
+    assert "ZeroDivisionError" in by_name[names[1]].errors[0]

@@ -1,0 +1,156 @@
+"""Sweeps and advice: the same figures however they are computed, and promises that hold."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from kdalab.errors import KdalabError
+from kdalab.lab import Setup, replay_setup, synthetic_trace, write_synthetic
+from kdalab.lab.advise import advise, score
+from kdalab.lab.cells import advice_rows, sweep_rows
+from kdalab.lab.readers import open_trace
+from kdalab.lab.sweep import combine, pareto, sweep, write_table
+
+TRACE = synthetic_trace(120)
+GRID = {"memory": ["12GiB", "40GiB"], "checkpoints": ["leaf", "leaf+branch"], "int8": ["off", "on"]}
+
+
+def without_time(rows: list[dict]) -> list[dict]:  # type: ignore[type-arg]
+    return [r | {"seconds": 0} for r in rows]
+
+
+def test_rows_are_those_of_single_replays_in_their_order() -> None:
+    setups, left_out = combine(Setup(), GRID)
+    assert (len(setups), left_out) == (8, [])
+    told: list[tuple[int, int]] = []
+    rows = sweep(TRACE, setups, on_done=lambda a, b: told.append((a, b)))
+    assert told == [(i, 8) for i in range(1, 9)]
+    for setup, row in zip(setups, rows, strict=True):
+        account = replay_setup(TRACE, setup)
+        assert row["setup"] == str(setup)
+        assert row["hit_tokens"] == account.hit_tokens
+        assert row["flops_saved"] == account.flops_saved
+        assert row["memory"] == setup.memory
+
+
+def test_processes_give_the_same_rows_from_memory_and_from_a_file(tmp_path: Path) -> None:
+    path = write_synthetic(tmp_path / "t.jsonl", 120)
+    setups = combine(Setup(), GRID)[0][:3]
+    alone = without_time(sweep(TRACE, setups))
+    assert without_time(sweep(TRACE, setups, jobs=2)) == alone
+    streamed = without_time(sweep(open_trace(path), setups, jobs=2))
+    assert [r["hit_tokens"] for r in streamed] == [r["hit_tokens"] for r in alone]
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_gives_the_same_rows() -> None:
+    pytest.importorskip("ray")
+    setups = combine(Setup(), GRID)[0][:3]
+    assert without_time(sweep(TRACE, setups, jobs=2, ray="local")) == without_time(
+        sweep(TRACE, setups)
+    )
+
+
+def test_a_cluster_that_is_not_there_is_said() -> None:
+    setups = [Setup()]
+    with pytest.raises(KdalabError, match="give one"):
+        sweep(TRACE, setups, ray="a", dask="b")
+    with pytest.raises(KdalabError, match=r"Dask is not installed|no Dask scheduler"):
+        sweep(TRACE, setups, dask="tcp://127.0.0.1:1")
+
+
+def test_a_setup_that_cannot_be_replayed_is_a_row_that_says_why() -> None:
+    rows = sweep(TRACE, combine(Setup(), {"memory": ["1MiB", "40GiB"]})[0])
+    assert "alone needs" in rows[0]["error"]
+    assert rows[1]["error"] == ""
+    assert pareto(rows) == rows[1:]
+    header, cells = sweep_rows(rows, rows[1:])
+    assert all(len(c) == len(header) for c in cells)
+
+
+def test_settings_that_exclude_each_other_are_named() -> None:
+    setups, left_out = combine(Setup(), {"cache": ["radix", "block"], "int8": ["off", "on"]})
+    assert len(setups) == 3
+    assert left_out == ["cache=block int8=on: int8 is a setting of cache=radix; leave it out here"]
+    with pytest.raises(KdalabError, match="no value for memory"):
+        combine(Setup(), {"memory": []})
+    with pytest.raises(KdalabError, match="no combination is possible"):
+        combine(Setup(), {"cache": ["tree"]})
+
+
+def test_the_best_rows_are_those_that_no_other_beats() -> None:
+    rows = [
+        {"peak_bytes": b, "hit_rate": h}
+        for b, h in [(5, 1), (3, 2), (4, 2), (9, 3), (1, 0), (3, 1)]
+    ]
+    beaten = [
+        r
+        for r in rows
+        if any(
+            o["peak_bytes"] <= r["peak_bytes"] and o["hit_rate"] >= r["hit_rate"] and o != r
+            for o in rows
+        )
+    ]
+    assert sorted(map(str, pareto(rows))) == sorted(str(r) for r in rows if r not in beaten)
+
+
+def test_tables_keep_every_row_and_column(tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    rows = sweep(TRACE, combine(Setup(), {"memory": ["1MiB", "40GiB", "unlimited"]})[0])
+    write_table(rows, tmp_path / "t.csv")
+    write_table(rows, tmp_path / "t.json")
+    write_table(rows, tmp_path / "t.parquet")
+    from_json = json.loads((tmp_path / "t.json").read_text())
+    from_csv = list(csv.DictReader((tmp_path / "t.csv").open()))
+    from_parquet = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()
+    for table in (from_json, from_csv, from_parquet):
+        assert [r["setup"] for r in table] == [r["setup"] for r in rows]
+        assert set(table[0]) == {name for r in rows for name in r}
+        assert float(table[1]["flops_saved"]) == rows[1]["flops_saved"]
+    assert from_parquet[0]["hit_rate"] is None
+    with pytest.raises(KdalabError, match="a table ends in"):
+        write_table(rows, tmp_path / "t.xls")
+    with pytest.raises(KdalabError, match="cannot write"):
+        write_table(rows, tmp_path / "none" / "t.csv")
+
+
+@pytest.mark.parametrize("objective", ["ttft", "flops"])
+def test_a_recommendation_keeps_what_it_promises(objective: str) -> None:
+    base = Setup(memory=60 << 30, speed=0.2)
+    found = advise(TRACE, base, objective, host=64 << 30)
+    assert [a.system for a in found] == ["SGLang", "vLLM"]
+    for a in found:
+        setup = Setup.parse(a.setup)
+        again = replay_setup(TRACE, setup)
+        assert again.flops_saved == a.after["flops_saved"]
+        assert again.ttft.mean == a.after["ttft_mean"]
+        default = replay_setup(TRACE, Setup.parse(a.before["setup"]))
+        assert default.flops_saved == a.before["flops_saved"]
+        assert score(a.after, objective) >= score(a.before, objective)
+        assert a.gain >= 0
+        own = abs(score(a.after, objective))
+        for n in a.neighbours:  # no single change would have been better
+            worse = n.objective >= own if objective == "ttft" else n.objective <= own
+            assert n.error or worse, n
+        header, cells = advice_rows(a)
+        assert all(len(c) == len(header) for c in cells)
+        assert len(cells) == len(a.neighbours) + 2
+        assert setup.arrivals is (objective == "ttft")
+        assert a.assumptions
+    assert any("--chunked-prefill-size" in f for f in found[0].flags)
+    assert any(f.startswith("--mamba-cache-mode align") for f in found[1].flags)
+    assert found[0].gain > 0
+
+
+def test_an_overloaded_machine_is_said() -> None:
+    (a,) = advise(TRACE, Setup(memory=60 << 30, speed=1000), systems=["vLLM"])
+    assert "busy" in a.warnings[0]
+    with pytest.raises(KdalabError, match="objective 'joy'; allowed: ttft, flops"):
+        advise(TRACE, Setup(), "joy")
+    with pytest.raises(KdalabError, match="SGLang: the request on line"):
+        advise(TRACE, Setup(memory=1 << 20), systems=["SGLang"])
