@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab": {"spec", "cache", "memory"},
     "transfer": {"spec", "cache", "memory", "model", "engine", "kdalab_kernels"},
     "bench": {"spec", "cache", "memory", "model", "engine", "lab", "verify", "kdalab_kernels"},
-    "verify": {"spec", "cache", "model", "engine", "kdalab_kernels"},
+    "verify": {"spec", "cache", "model", "engine", "lab", "transfer", "kdalab_kernels"},
     "cli": {
         "spec",
         "cache",

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from kdalab.lab.kv_only_agree import Agreement
     from kdalab.lab.yardsticks import Yardsticks
 
-app = typer.Typer(help="Yardsticks for cache policies.", no_args_is_help=True)
 
 TRACE = Annotated[
     str | None, typer.Argument(help="Mooncake JSONL, gzipped or not.", show_default=False)
@@ -29,7 +28,6 @@ SEED = Annotated[int, typer.Option(help="Of the made-up requests.")]
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
 
 
-@app.command("agree")
 def agree_command(
     trace: TRACE = None,
     model: MODEL = "kimi-k3",
@@ -57,7 +55,6 @@ def agree_command(
         _print_agreement(found)
 
 
-@app.command("bounds")
 def bounds_command(
     trace: TRACE = None,
     model: MODEL = "kimi-k3",

@@ -9,6 +9,7 @@ from kdalab.verify.blocks import block_claims
 from kdalab.verify.claim import Claim, Progress
 from kdalab.verify.features import engine_claims
 from kdalab.verify.k3 import k3_claims
+from kdalab.verify.lab import lab_claims
 from kdalab.verify.network import chunk_claim, transformers_claims
 from kdalab.verify.ops import op_claims
 from kdalab.verify.restore import restore_claims
@@ -25,6 +26,7 @@ GROUPS: tuple[Group, ...] = (
     Group("restored = straight", restore_claims),
     Group("the engine's features", lambda n, seed, show: engine_claims(min(n, 60), seed, show)),
     Group("the engine on blocks", lambda n, seed, show: block_claims(min(n, 12), seed, show)),
+    Group("lab = engine", lambda n, seed, show: lab_claims(min(n, 200), seed, show)),
     Group("chunk form = recurrence", lambda n, seed, _: [chunk_claim(min(n, 200), seed)]),
     Group("ops = specification", lambda n, seed, show: op_claims(min(n, 200), seed, show)),
     Group("model = transformers", lambda n, seed, _: transformers_claims(seed)),
