@@ -77,8 +77,11 @@ def sweep(
     from joblib import Parallel, delayed
 
     with backend(ray, dask):
-        work = Parallel(n_jobs=jobs, return_as="generator", batch_size=1)
-        results: Iterator[Row] = work(delayed(one_row)(trace, s) for s in setups)
+        # joblib's backend for Ray hands rows over all at once, local processes one by one.
+        on_cluster = ray is not None or dask is not None
+        kind = "list" if on_cluster else "generator"
+        work = Parallel(n_jobs=jobs, return_as=kind, batch_size=1)
+        results: Iterable[Row] = work(delayed(one_row)(trace, s) for s in setups)
         rows = []
         for row in results:
             rows.append(row)
