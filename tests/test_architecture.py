@@ -32,7 +32,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lessons": {"spec", "cache", "memory", "model", "engine", "lab", "kdalab_kernels"},
     "lab": {"spec", "cache", "memory"},
     "transfer": {"spec", "cache", "memory", "model", "engine", "kdalab_kernels"},
-    "bench": {"spec", "cache", "memory", "model", "engine", "lab", "verify", "kdalab_kernels"},
+    "bench": {
+        "spec",
+        "cache",
+        "memory",
+        "model",
+        "engine",
+        "lab",
+        "verify",
+        "transfer",
+        "kdalab_kernels",
+    },
     "verify": {"spec", "cache", "model", "engine", "lab", "transfer", "kdalab_kernels"},
     "cli": {
         "spec",

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import typer
 
-BENCHMARKS = ("kernels", "cache", "engine", "lab", "gpu")
+BENCHMARKS = ("kernels", "cache", "engine", "lab", "gpu", "transfer")
 
 app = typer.Typer(help="Measure this machine and compare with others.", no_args_is_help=True)
 

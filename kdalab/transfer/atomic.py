@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import secrets
 from collections.abc import Sequence
@@ -37,6 +38,21 @@ def write_atomically(path: str | Path, parts: Sequence[Buffer], sync: bool = Tru
     if sync:
         _sync_folder(file.parent)
     return file
+
+
+def map_file(path: str | Path) -> Buffer:
+    """The bytes of a file, mapped and read-only.
+
+    Only for files that are written by :func:`write_atomically`: one that is cut while it is
+    mapped ends the process that reads it.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    with Path(path).open("rb", buffering=0) as stream:
+        if os.fstat(stream.fileno()).st_size == 0:
+            return b""  # nothing cannot be mapped
+        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _write_all(handle: int, parts: Sequence[Buffer]) -> None:

@@ -7,14 +7,14 @@ bundle of a stranger runs no code of theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from kdalab.errors import KdalabError
 from kdalab.spec import ParallelLayout, StateIdentity, StateKind
-from kdalab.transfer.checksum import Buffer, checksum
+from kdalab.transfer.checksum import Buffer, checksum, copy_and_sum
 from kdalab.transfer.container import (
     Container,
     bytes_of,
@@ -168,16 +168,17 @@ class Bundle:
 
     def metadata(self) -> BundleMeta:
         """What is written about it; the checksums are computed if they are not known yet."""
+        known = self.checksums or {}
+        left = {n: t for n, t in self._contiguous().items() if n not in known}
+        return self._metadata({**known, **{n: checksum(bytes_of(t)) for n, t in left.items()}})
+
+    def _metadata(self, sums: Mapping[str, int]) -> BundleMeta:
         identity, digest = self.identity.digest(), self.prefix.digest
-        sums = self.checksums or {}
         stamps = {
             name: TensorMeta(
-                identity=identity,
-                prefix=digest,
-                boundary=self.boundary,
-                checksum=sums[name] if name in sums else checksum(bytes_of(tensor)),
+                identity=identity, prefix=digest, boundary=self.boundary, checksum=sums[name]
             )
-            for name, tensor in self._contiguous().items()
+            for name in self.tensors
         }
         return BundleMeta(
             version=VERSION,
@@ -200,12 +201,43 @@ class Bundle:
         """
         check_version(version)
         tensors = self._contiguous()
-        header = header_bytes(self.metadata().model_dump_json(), tensors)
+        header = header_bytes(self.metadata().model_dump_json(), tensors, self._header_size())
         return [header, *(bytes_of(t) for t in tensors.values() if t.nbytes)]
 
     def to_bytes(self, version: int = VERSION) -> bytes:
         """The blob: a safetensors file. See :meth:`parts` for one without a copy."""
         return b"".join(self.parts(version))
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes of the blob."""
+        return self._header_size() + self.nbytes
+
+    def write_into(self, target: bytearray | memoryview) -> int:
+        """Write the blob to the front of memory that is there already, such as a registered
+        buffer; checksums are computed while the bytes move. Returns ``blob_bytes``.
+
+        Raises:
+            KdalabError: ``target`` is too small or read-only. Nothing was written.
+        """
+        view, size = memoryview(target).cast("B"), self.blob_bytes
+        if view.readonly or len(view) < size:
+            kind = "read-only" if view.readonly else f"{len(view):,} bytes"
+            raise KdalabError(f"a buffer of {size:,} writable bytes is needed, this one is {kind}")
+        tensors, sums, at = self._contiguous(), {}, self._header_size()
+        for name, tensor in tensors.items():
+            sums[name] = copy_and_sum(bytes_of(tensor), view[at:])
+            at += tensor.nbytes
+        text = self._metadata(sums).model_dump_json()
+        header = header_bytes(text, tensors, self._header_size())
+        view[: len(header)] = header
+        return size
+
+    def _header_size(self) -> int:
+        """The same whatever the checksums are: that of the longest ones."""
+        longest = dict.fromkeys(self.tensors, 0xFFFFFFFF)
+        text = self._metadata(longest).model_dump_json()
+        return len(header_bytes(text, self.tensors))
 
     def _contiguous(self) -> dict[str, torch.Tensor]:
         return {name: t.detach().cpu().contiguous() for name, t in self.tensors.items()}

@@ -63,8 +63,8 @@ def torch_dtype(name: str) -> torch.dtype:
     return _SHORT[canonical_dtype(name)]
 
 
-def header_bytes(metadata: str, tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """Everything that comes before the tensors' bytes."""
+def header_bytes(metadata: str, tensors: Mapping[str, torch.Tensor], size: int = 0) -> bytes:
+    """Everything that comes before the tensors' bytes, filled up with spaces to ``size`` bytes."""
     header: dict[str, Any] = {"__metadata__": {META_KEY: metadata}}
     at = 0
     for name, tensor in tensors.items():
@@ -75,7 +75,7 @@ def header_bytes(metadata: str, tensors: Mapping[str, torch.Tensor]) -> bytes:
         }
         at += tensor.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % ALIGN)
+    text += b" " * max(size - 8 - len(text), -len(text) % ALIGN)
     if len(text) > MAX_HEADER:
         raise BundleFormatError(f"a header of {len(text):,} bytes; at most {MAX_HEADER:,}")
     return len(text).to_bytes(8, "little") + text

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kdalab.transfer.atomic import write_atomically
+from kdalab.transfer.atomic import map_file, write_atomically
 from kdalab.transfer.bundle import Bundle
 from kdalab.transfer.container import MAX_HEADER, read_header
 from kdalab.transfer.metadata import BundleMeta, parse_metadata
 from kdalab.transfer.refusal import BundleFormatError
-
-MAX_BYTES = 1 << 40
 
 
 def save_bundle(bundle: Bundle, path: str | Path) -> Path:
@@ -20,26 +18,20 @@ def save_bundle(bundle: Bundle, path: str | Path) -> Path:
 
 
 def load_bundle(path: str | Path) -> Bundle:
-    """Read a bundle into memory of its own, checked as in ``Bundle.from_bytes``.
+    """Read a bundle, checked as in ``Bundle.from_bytes``.
+
+    Its tensors are read-only views of the mapped file: reading costs the checksums, and no memory
+    of its own. A file that is replaced meanwhile stays mapped as it was.
 
     Raises:
         BundleFormatError: no bundle, or a damaged one; the file is named.
         OSError: the file cannot be read.
     """
     file = Path(path)
-    with file.open("rb", buffering=0) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        try:
-            head = stream.read(8)
-            if size > MAX_BYTES or len(head) < 8 or int.from_bytes(head, "little") > MAX_HEADER:
-                read_header(memoryview(head), size)
-                raise BundleFormatError(f"{size:,} bytes; at most {MAX_BYTES:,} are read")
-            data = bytearray(size)
-            data[:8] = head
-            _fill(stream.fileno(), memoryview(data)[8:])
-            return Bundle.from_bytes(data)
-        except BundleFormatError as error:
-            raise BundleFormatError(f"{file.name}: {error}") from None
+    try:
+        return Bundle.from_bytes(map_file(file))
+    except BundleFormatError as error:
+        raise BundleFormatError(f"{file.name}: {error}") from None
 
 
 def load_metadata(path: str | Path) -> tuple[BundleMeta, dict[str, tuple[str, tuple[int, ...]]]]:
@@ -63,12 +55,3 @@ def load_metadata(path: str | Path) -> tuple[BundleMeta, dict[str, tuple[str, tu
         return parse_metadata(container.metadata), shapes
     except BundleFormatError as error:
         raise BundleFormatError(f"{file.name}: {error}") from None
-
-
-def _fill(handle: int, target: memoryview) -> None:
-    at = 0
-    while at < len(target):
-        got = os.readv(handle, [target[at:]])
-        if got == 0:
-            raise BundleFormatError(f"cut off after {at + 8:,} of {len(target) + 8:,} bytes")
-        at += got

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from kdalab.errors import KdalabError
-from kdalab.transfer.atomic import write_atomically
+from kdalab.transfer.atomic import map_file, write_atomically
 from kdalab.transfer.checksum import Buffer
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -114,15 +114,9 @@ class FolderStore:
             raise StoreError(f"{self.name}: {error}") from error
 
     def get(self, key: str) -> Buffer | None:
-        """As ``StoreProtocol.get``; in memory of its own."""
+        """As ``StoreProtocol.get``: the mapped file, read-only."""
         try:
-            with self._file(key).open("rb", buffering=0) as stream:
-                data = bytearray(stream.seek(0, 2))
-                stream.seek(0)
-                got, view = 0, memoryview(data)
-                while got < len(data) and (n := stream.readinto(view[got:])):
-                    got += n
-                return data if got == len(data) else data[:got]
+            return map_file(self._file(key))
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -206,6 +206,28 @@ def test_no_change_of_the_header_does_worse_than_be_refused(data: st.DataObject)
     assert read.nbytes == small_bundle().nbytes
 
 
+@pytest.mark.parametrize("room", [0, 100])
+def test_it_is_written_into_memory_that_is_there(room: int) -> None:
+    bundle = small_bundle()
+    target = bytearray(b"\xaa") * (bundle.blob_bytes + room)
+    assert bundle.write_into(target) == bundle.blob_bytes == len(bundle.to_bytes())
+    assert target[: bundle.blob_bytes] == bundle.to_bytes()
+    assert target[bundle.blob_bytes :] == b"\xaa" * room
+    for wrong, word in ((target[: bundle.blob_bytes - 1], "bytes"), (bytes(target), "read-only")):
+        before = bytes(wrong)
+        with pytest.raises(KdalabError, match=f"this one is .*{word}"):
+            bundle.write_into(memoryview(wrong))
+        assert bytes(wrong) == before
+
+
+def test_a_large_one_is_summed_in_threads_to_the_same_blob() -> None:
+    wide = small_bundle(embeddings=torch.randn(9_000, 300))
+    target = bytearray(wide.blob_bytes)
+    wide.write_into(target)
+    assert target == wide.to_bytes()
+    assert same(Bundle.from_bytes(target), wide)
+
+
 def test_a_bare_safetensors_file_is_no_bundle() -> None:
     plain = safetensors.torch.save({"latent": torch.zeros(3)}, {"format": "pt"})
     with pytest.raises(BundleFormatError, match="safetensors, but no bundle"):
