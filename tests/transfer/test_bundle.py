@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import threading
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from kdalab.transfer import (
     save_bundle,
 )
 from kdalab.transfer.atomic import write_atomically
-from kdalab.transfer.checksum import BLOCK, checksum
+from kdalab.transfer.checksum import BLOCK, checksum, copy_and_sum
 from kdalab.transfer.container import MAX_HEADER, META_KEY
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle_v1.safetensors"
@@ -98,22 +99,52 @@ def test_one_flipped_bit_is_found_and_the_tensor_named(name: str) -> None:
         Bundle.from_bytes(data)
 
 
-@given(st.integers(0, 3 * BLOCK), st.binary(max_size=40), st.integers(0, 2**32))
-@settings(max_examples=12, deadline=None)
-def test_the_checksum_sees_every_byte(size: int, tail: bytes, at: int) -> None:
-    data = bytearray(bytes(size) + tail)
-    before = checksum(data)
-    if data:
-        data[at % len(data)] ^= 1
-        assert checksum(data) != before
-
-
-def test_the_checksum_is_the_same_with_and_without_threads() -> None:
+def checksum_by_hand(data: bytes) -> int:
+    """The definition, word by word."""
     import zlib
 
-    data = bytes(range(251)) * (5 * BLOCK // 251 + 7)
-    parts = [zlib.crc32(data[i : i + BLOCK]) for i in range(0, len(data), BLOCK)]
-    assert checksum(data) == zlib.crc32(b"".join(p.to_bytes(4, "little") for p in parts))
+    crc = 0
+    for at in range(0, len(data), BLOCK):
+        block = data[at : at + BLOCK]
+        n = len(block) // 8
+        words = [int.from_bytes(block[8 * i : 8 * i + 8], "little") for i in range(n)]
+        for width in (256, 251):
+            rows = n // width
+            sums = [sum(words[c : rows * width : width]) % 2**64 for c in range(width)]
+            crc = zlib.crc32(b"".join(x.to_bytes(8, "little") for x in sums), crc)
+            crc = zlib.crc32(block[8 * rows * width : 8 * n], crc)
+        crc = zlib.crc32(block[8 * n :], crc)
+    return crc
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 2007, 2008, 2048, 5000, BLOCK + 4099])
+def test_the_checksum_is_what_it_is_defined_as(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    assert checksum(data) == checksum_by_hand(data)
+    target = bytearray(size + 3)
+    assert copy_and_sum(data, memoryview(target)) == checksum(data)
+    assert target == data + b"\0\0\0"
+
+
+@given(st.integers(1, 3 * BLOCK), st.integers(0, 2**32), st.integers(1, 2000), st.data())
+@settings(max_examples=30, deadline=None)
+def test_a_changed_run_of_bytes_is_always_found(
+    size: int, at: int, run: int, more: st.DataObject
+) -> None:
+    data = bytearray(size)
+    before, start = checksum(data), at % size
+    for i in range(start, min(start + run, size)):
+        data[i] ^= more.draw(st.integers(0, 255)) if i > start and run < 40 else 0x5A
+    assert checksum(data) != before
+
+
+@pytest.mark.parametrize("apart", [1, 251, 256, 251 * 3, 256 * 3, BLOCK // 8])
+def test_words_that_change_places_are_found(apart: int) -> None:
+    words = list(random.Random(0).randbytes(2 * BLOCK))
+    swapped = words.copy()
+    a, b = 8 * 11, 8 * (11 + apart)
+    swapped[a : a + 8], swapped[b : b + 8] = words[b : b + 8], words[a : a + 8]
+    assert checksum(bytes(words)) != checksum(bytes(swapped))
 
 
 @pytest.mark.parametrize("cut", [0, 5, 8, 60, 900, -1])
@@ -220,7 +251,7 @@ def test_it_is_written_into_memory_that_is_there(room: int) -> None:
         assert bytes(wrong) == before
 
 
-def test_a_large_one_is_summed_in_threads_to_the_same_blob() -> None:
+def test_one_of_several_blocks_is_written_as_the_same_blob() -> None:
     wide = small_bundle(embeddings=torch.randn(9_000, 300))
     target = bytearray(wide.blob_bytes)
     wide.write_into(target)

@@ -16,6 +16,7 @@ from kdalab.engine.exchange_events import Fetched, FetchFailed, Sent
 from kdalab.errors import KdalabError
 from kdalab.transfer import (
     Bundle,
+    BundleRefusedError,
     Directory,
     EngineSource,
     FolderStore,
@@ -253,6 +254,18 @@ def test_bundles_of_two_ranks_in_another_layout_serve_one_rank(tmp_path: Path) -
     request = b.submit(PROMPT, 4)
     b.run()
     assert (request.restore, request.generated) == (192, TINY.greedy(PROMPT, 4))
+
+
+def test_a_store_that_gives_another_states_bytes_is_not_believed(tmp_path: Path) -> None:
+    a, store = warm(), FolderStore(tmp_path)
+    source = StoreSource(store)
+    publish(a, source, PROMPT, 128)
+    where = Query(IDENTITY, PROMPT, 64, 0, 199)
+    false = export_prefix(a, PROMPT, 128).parts()
+    store.put(export_prefix(a, PROMPT, 192).key, false)
+    assert source.reach(where).joint == (128, 192)
+    with pytest.raises(BundleRefusedError, match="boundary: ours 192, theirs 128"):
+        source.fetch(where, 192)
 
 
 def test_a_bundle_is_published_once(tmp_path: Path) -> None:

@@ -153,6 +153,21 @@ def test_a_request_with_its_state_waits_for_room_and_takes_no_more_than_its_own(
     assert_sound(b)
 
 
+def test_what_the_tree_has_of_its_prompt_is_shared_and_not_kept_locked() -> None:
+    bundle = export_request(prefilled(PROMPT), "P")
+    b = engine()
+    b.submit(PROMPT[:130], 1)
+    b.run()
+    request = resume_request(b, bundle, PROMPT, TINY.greedy(PROMPT, 1), 6)
+    b.step()
+    assert request.phase == "decode"
+    assert request.n_shared >= 128 // 16
+    assert [n.state_lock for n in b.cache.nodes.values()] == [0] * len(b.cache.nodes)
+    b.run()
+    assert request.generated == TINY.greedy(PROMPT, 6)
+    assert_sound(b)
+
+
 def test_a_retracted_request_goes_on_without_the_state_it_came_with() -> None:
     bundle = export_request(prefilled(PROMPT), "P")
     b = engine()

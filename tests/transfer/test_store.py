@@ -9,10 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import filelock
 import pytest
 from transfer_cases import same, small_bundle
 
 from kdalab.transfer import Bundle, FolderStore, StoreError, StoreProtocol
+from kdalab.transfer import store as stores
 
 
 def value(store: StoreProtocol, key: str) -> bytes | None:
@@ -92,6 +94,17 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
     os.utime(old, (1, 1))
     store.put("c", [b"x"])
     assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_who_changes_the_folder_waits_for_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "LOCK_SECONDS", 0.05)
+    store = FolderStore(tmp_path)
+    with filelock.FileLock(tmp_path / ".lock"), pytest.raises(StoreError, match="held its lock"):
+        store.put("a", [b"x"])
+    store.put("b", [b"x"])
+    assert set(store.entries()) == {"a", "b"}, "its file was whole already"
 
 
 WRITER = """
