@@ -20,7 +20,6 @@ from kdalab.lab.setup import Setup
 from kdalab.lab.sweep import Row, sweep
 
 OBJECTIVES = {"ttft": "mean time to the first token, s", "flops": "prefill FLOPs saved"}
-MAX_ROUNDS = 4
 #: Above this share of busy time, waits say how much the machine lacks rather than how long one
 #: waits.
 OVERLOAD = 0.97
@@ -124,12 +123,11 @@ class _Search:
     def run(self) -> Advice:
         best = self.system.default
         self.replay([best])
-        for _ in range(MAX_ROUNDS):
+        before = None
+        while best != before:  # ends: each change is a real gain, and there are finitely many
             before = best
             for knob in self.system.knobs:
                 best = self.best_of(self.variants(best, knob), best)
-            if best == before:
-                break
         if self.rows[best].get("error"):
             raise KdalabError(f"{self.system.name}: {self.rows[best]['error']}")
         return self.advice(best)

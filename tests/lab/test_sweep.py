@@ -12,6 +12,7 @@ from kdalab.errors import KdalabError
 from kdalab.lab import Setup, replay_setup, synthetic_trace, write_synthetic
 from kdalab.lab.advise import advise, score
 from kdalab.lab.cells import advice_rows, sweep_rows
+from kdalab.lab.generate import PRESETS, generated_trace
 from kdalab.lab.readers import open_trace
 from kdalab.lab.sweep import combine, pareto, sweep, write_table
 
@@ -145,6 +146,14 @@ def test_a_recommendation_keeps_what_it_promises(objective: str) -> None:
     assert any("--chunked-prefill-size" in f for f in found[0].flags)
     assert any(f.startswith("--mamba-cache-mode align") for f in found[1].flags)
     assert found[0].gain > 0
+
+
+def test_the_search_goes_on_until_no_single_change_helps() -> None:
+    """Here the first round's order of settings leaves something for a second one."""
+    trace = generated_trace(150, PRESETS["chat-like"], 0)
+    (a,) = advise(trace, Setup(memory=40 << 30), "flops", systems=["SGLang"])
+    assert a.gain > 0
+    assert all(n.error or n.objective <= a.after["flops_saved"] for n in a.neighbours)
 
 
 def test_an_overloaded_machine_is_said() -> None:
