@@ -50,7 +50,7 @@ def list_html(lines: Sequence[str]) -> str:
 
 def code_html(lines: Sequence[str]) -> str:
     """Lines of a command."""
-    return f"<pre>{esc(chr(10).join(lines))}</pre>"
+    return "<pre>" + "\n".join(esc(line) for line in lines) + "</pre>"
 
 
 _CSS = (

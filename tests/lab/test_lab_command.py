@@ -90,6 +90,7 @@ def test_a_report_is_one_page_that_needs_no_network(trace: Path, tmp_path: Path)
     html = page.read_text()
     for words in ("One replay", "Memory over time", "Advice for SGLang", "What the replay assumed"):
         assert words in html
+    assert "--mamba-radix-cache-strategy extra_buffer\n--chunked-prefill-size" in html
     assert html.count("<script") >= 2
     assert "<script src" not in html
     assert html.count("Plotly.newPlot") == 2
