@@ -160,6 +160,9 @@ class BlockRun:
                 account.evicted_kv_bytes += (not is_state) * self.stride
             account.pages_written += sum(len(b) for b in step.kv_blocks.values())
             lease = cache.advance(lease, end)
+            held = cache.pool.n_held * self.stride  # cached blocks too
+            if held > account.peak_bytes:
+                account.peak_bytes = held
             cache.step_done()
         # A request that was turned back half-way does not count what it computed itself as a hit.
         restore, known = self.restored.pop(request.line, (found.restore, found.token_match))
@@ -168,8 +171,6 @@ class BlockRun:
             account.reads += 1
             account.state_bytes_read += self.state_bytes
             self.read.add(bytes(found.handle.at(restore)))
-        in_use = (len(cache.pool.blocks) - 1 - cache.pool.n_free) * self.stride
-        account.peak_bytes = max(account.peak_bytes, in_use)
         return BlockServed(request, restore, known, 0, lease)
 
     def finish(self, served: BlockServed) -> None:

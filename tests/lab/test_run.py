@@ -61,11 +61,13 @@ def test_blocks_find_what_the_plain_replay_of_blocks_finds() -> None:
     assert layout.groups[0].block_tokens % 512 == 0
     n = setup.memory // layout.stride  # type: ignore[operator]
     a = replay_setup(TRACE, setup, check_every=10)
-    b = replay_blocks(TRACE, BlockConfig(layout.groups, n, unit=512, block_bytes=layout.stride))
+    config = BlockConfig(layout.groups, n, unit=512, block_bytes=layout.stride)
+    b = replay_blocks(TRACE, config, layout=layout)
     assert (a.hit_tokens, a.known_tokens, a.reads) == (b.hit_tokens, b.known_tokens, b.reads)
     assert a.states_written == b.states_written
     assert a.evicted_states == b.evicted_state_blocks > 0
-    assert a.peak_bytes == b.peak_blocks * layout.stride
+    assert a.peak_bytes == b.peak_bytes
+    assert a.kv_bytes + a.state_bytes == b.held_bytes
 
 
 def alone(n: int, gap_ms: float, tokens: int = 2_000, output: int = 100) -> Trace:
