@@ -102,6 +102,7 @@ def advise(
     system: Annotated[str, typer.Option(help="SGLang, vLLM or both.")] = "both",
     jobs: JobsOpt = 1,
     settings: o.SetOpt = None,
+    policy: o.PolicyOpt = None,
     made_up: o.MadeUpOpt = None,
     seed: o.SeedOpt = 0,
     format: o.FormatOpt = None,
@@ -138,6 +139,7 @@ def advise(
                 jobs,
                 known[system.lower()],
                 lambda n: show(n, None),
+                policy,
             )
     if as_json:
         typer.echo(json.dumps([a.as_dict() for a in found], indent=2))

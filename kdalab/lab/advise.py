@@ -14,7 +14,7 @@ from typing import Any
 
 from kdalab.errors import KdalabError
 from kdalab.lab.account import assumptions
-from kdalab.lab.flags import System, describe, sglang, vllm
+from kdalab.lab.flags import System, describe, own_policy, sglang, vllm
 from kdalab.lab.request import Requests
 from kdalab.lab.setup import Setup
 from kdalab.lab.sweep import Row, sweep
@@ -84,6 +84,7 @@ def advise(
     jobs: int = 1,
     systems: Sequence[str] = ("SGLang", "vLLM"),
     on_replay: Callable[[int], None] | None = None,
+    policy: str | None = None,
 ) -> list[Advice]:
     """Recommended settings for each system.
 
@@ -92,6 +93,7 @@ def advise(
         objective: "ttft" (with the trace's arrivals) or "flops".
         host: bytes of a host tier that could be had; 0 for none.
         jobs: as in ``sweep``.
+        policy: one of one's own, to be searched around as a further system.
 
     Raises:
         KdalabError: an unknown objective; the defaults and everything near them cannot be
@@ -104,7 +106,10 @@ def advise(
         "SGLang": lambda: sglang(base, host),
         "vLLM": lambda: vllm(base, trace.block_tokens),
     }
-    return [_Search(trace, made[name](), objective, jobs, on_replay).run() for name in systems]
+    wanted = [made[name]() for name in systems]
+    if policy is not None:
+        wanted.append(own_policy(base, policy))
+    return [_Search(trace, system, objective, jobs, on_replay).run() for system in wanted]
 
 
 class _Search:

@@ -90,6 +90,15 @@ def vllm(base: Setup, trace_block: int) -> System:
     return System("vLLM", default, knobs, limits)
 
 
+def own_policy(base: Setup, policy: str) -> System:
+    """A policy of one's own on the radix cache, in the memory that suits it best."""
+    default = replace(base, cache="radix", policy=policy, split=None, host=0)
+    knobs: dict[str, tuple[str, ...]] = {"int8": ("off", "on")}
+    if base.memory is not None:
+        knobs["split"] = ("off", "0.2", "0.5", "0.9", "2.0", "4.0")
+    return System(f"own policy {policy}", default, knobs, ())
+
+
 def sglang_flags(setup: Setup) -> list[str]:
     """A radix setup as SGLang's command line."""
     flags = ["--mamba-radix-cache-strategy extra_buffer"]
@@ -131,4 +140,8 @@ def vllm_flags(setup: Setup, trace_block: int) -> list[str]:
 
 def describe(setup: Setup, trace_block: int) -> Sequence[str]:
     """The flags of whichever system the setup's cache belongs to."""
+    if setup.policy is not None:
+        memory = "one pool" if setup.split is None else f"states : KV = {setup.split:g}"
+        int8 = "INT8 checkpoints" if setup.int8 else "native checkpoints"
+        return [f"{setup.policy} (no flag of SGLang or vLLM), {memory}, {int8}"]
     return vllm_flags(setup, trace_block) if setup.cache == "block" else sglang_flags(setup)

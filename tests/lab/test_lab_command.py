@@ -102,6 +102,10 @@ def test_a_policy_goes_from_template_to_board(tmp_path: Path, trace: Path) -> No
     assert "exists; choose another name" in call("policy-template", file, code=2)
     out = call("leaderboard", trace, "--policy", f"{file}:TailAndHalf", "--memory", "24GiB")
     assert "mine.py:TailAndHalf" in out
+    out = call("advise", trace, "--policy", f"{file}:TailAndHalf", "--system", "vllm",
+               "--memory", "60GiB", "--objective", "flops")  # fmt: skip
+    assert "own policy" in out
+    assert "no flag of SGLang or vLLM" in out
     file.write_text("class Mine:\n    def boundaries(self, *_):\n        raise OSError('no')\n")
     out = call("replay", trace, "--policy", f"{file}:Mine", code=2)
     assert "boundaries(n_tokens=" in out
