@@ -9,12 +9,14 @@ sums of these.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kdalab.cache import parse_placement
 from kdalab.engine import CELL, Engine, EngineConfig
+from kdalab.engine.block import BlockEngine, BlockEngineConfig
 from kdalab.engine.events import Matched
-from kdalab.lab import Account, Setup, TraceRequest
+from kdalab.lab import Account, Setup, Trace, TraceRequest
+from kdalab.lab.block_run import BlockRun, layout_for
 from kdalab.lab.generate import Draw, Shape, generate
 from kdalab.lab.radix_run import RadixRun
 from kdalab.model import HybridModel, tiny_model
@@ -47,19 +49,37 @@ class _Seen:
     wrong: int = 0
     note: str = ""
 
+    def compare(self, engine: tuple[int, int], lab: tuple[int, int], what: str) -> None:
+        """(restore point, token match) of one request in both."""
+        self.requests += 1
+        self.restored += lab[0] > 0
+        self.replayed += lab[1] > lab[0]
+        if engine != lab:
+            self.wrong += 1
+            self.note = self.note or (
+                f"{what}: the engine restores {engine[0]} of {engine[1]}, the lab {lab[0]} of "
+                f"{lab[1]}"
+            )
+
 
 def lab_claims(cases: int, seed: int, progress: Progress | None = None) -> list[Claim]:
-    """Two rows: with room for every checkpoint, and with so little that states are evicted.
+    """Four rows: the tree and the blocks, each with room for all that it wants to keep, and with
+    so little that it has to give things up.
 
     Args:
         cases: requests of each row, in engines of random placements and retentions.
         seed: of the random choices.
     """
     claims = []
-    for name, tight in (("ample memory", False), ("evicted states", True)):
+    for name, batch, tight in (
+        ("ample memory", _batch, False),
+        ("evicted states", _batch, True),
+        ("blocks, ample memory", _block_batch, False),
+        ("blocks, evicted", _block_batch, True),
+    ):
         chance, model, seen = random.Random(seed), tiny_model(), _Seen()
         while seen.requests < cases:
-            _batch(model, chance, min(BATCH, cases - seen.requests), tight, seen)
+            batch(model, chance, min(BATCH, cases - seen.requests), tight, seen)
             if progress is not None:
                 progress("lab = engine", seen.requests, cases)
         note = f"{seen.restored} restored, {seen.replayed} replayed known text"
@@ -98,15 +118,8 @@ def _batch(model: HybridModel, chance: random.Random, count: int, tight: bool, s
         run.finish(served)
         run.check()
         found = _matched(engine, request)
-        seen.requests += 1
-        seen.restored += served.restore > 0
-        seen.replayed += served.known > served.restore
-        if found != (served.restore, served.known):
-            seen.wrong += 1
-            seen.note = seen.note or (
-                f"{placement}, {retention}, {slots} slots, request {request.line}: the engine "
-                f"restores {found[0]} of {found[1]}, the lab {served.restore} of {served.known}"
-            )
+        what = f"{placement}, {retention}, {slots} slots, request {request.line}"
+        seen.compare(found, (served.restore, served.known), what)
 
 
 def _setup(placement: str, retention: str, slots: int) -> Setup:
@@ -122,6 +135,55 @@ def _setup(placement: str, retention: str, slots: int) -> Setup:
         memory=kv + state,
         split=state / kv,
     )
+
+
+def _block_batch(
+    model: HybridModel, chance: random.Random, count: int, tight: bool, seen: _Seen
+) -> None:
+    block = 2 * CELL
+    setup = Setup(
+        model="tiny",
+        cache="block",
+        block=block,
+        unit=CELL,
+        interval=chance.choice((None, 0, 4 * CELL)),
+        layout=chance.choice(("padded", "packed")),
+        chunk=512,
+        memory=1,
+    )
+    groups = layout_for(setup, CELL)
+    n_blocks = chance.randint(20, 34) if tight else 4_000
+    setup = replace(setup, memory=n_blocks * groups.stride)
+    engine = BlockEngine(
+        model,
+        BlockEngineConfig(
+            total_bytes=n_blocks * groups.stride,
+            n_blocks=n_blocks,
+            layout=setup.layout,
+            attention_block=block,
+            state_block=block,
+            unit=CELL,
+            retention=setup.interval,
+            chunk_tokens=setup.chunk,
+            max_running=1,
+            cache_decoded=False,
+            poison=False,
+        ),
+    )
+    empty = Trace("", block_tokens=CELL)
+    run = BlockRun(setup, empty, Account("", "", "tiny", CELL, 0, 0))
+    for request in generate(count, SHAPE, chance.randrange(2**31)):
+        served = run.start(request, alone=True)
+        assert served is not None
+        run.finish(served)
+        run.check()
+        asked = engine.submit(tokens_of(request), max_new_tokens=1)
+        while not engine.is_idle:
+            engine.step()
+        assert asked.lookup is not None
+        found = (asked.lookup.restore, asked.lookup.token_match)
+        what = f"{setup}, request {request.line}"
+        seen.compare(found, (served.restore, served.known), what)
 
 
 def _matched(engine: Engine, request: TraceRequest) -> tuple[int, int]:
