@@ -9,9 +9,9 @@ from kdalab.verify.lab import lab_claims
 
 
 def test_the_lab_decides_as_the_engine_does() -> None:
-    claims = lab_claims(24, seed=1)
+    claims = lab_claims(16, seed=1)
     assert [c.worst for c in claims] == [0] * 4, claims
-    assert all(c.cases == 24 and not c.note.startswith("0 restored") for c in claims)
+    assert all(c.cases == 16 and not c.note.startswith("0 restored") for c in claims)
 
 
 def test_a_lab_that_counts_one_state_too_few_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_a_lab_that_counts_one_state_too_few_is_found(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Room, "give", leaking)
     monkeypatch.setattr("kdalab.lab.radix_run.RadixRun.check", lambda self: None)
-    ample, evicted, *_ = lab_claims(24, seed=1)
+    ample, evicted, *_ = lab_claims(16, seed=1)
     assert ample.passed
     assert evicted.failed
     assert "the engine restores" in evicted.note
