@@ -337,6 +337,42 @@ def test_nan_in_decode_ends_its_own_request_and_no_other(drafts: int) -> None:
     assert_nothing_leaks(engine)
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_logits_that_are_no_numbers_end_their_request_and_name_nothing_of_the_step(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """At the last token before a block's end; alone (0), or after a draft that was right (1)."""
+    from kdalab.engine.block import decode as rows
+
+    prompt = BASE[:61]
+    right = greedy(prompt, 6)
+    plain, verify = SMALL.decode, rows.verify_tokens
+
+    def sick_decode(tokens: Any, positions: Any, *rest: Any) -> Any:
+        out = plain(tokens, positions, *rest)
+        out.logits[[p == 63 for p in positions]] = torch.nan
+        return out
+
+    def sick_verify(model: Any, tokens: Any, positions: Any, *rest: Any) -> Any:
+        outs = verify(model, tokens, positions, *rest)
+        for start, out in zip(positions, outs, strict=True):
+            out.logits[63 - start :] = torch.nan
+        return outs
+
+    monkeypatch.setattr(SMALL, "decode", sick_decode)
+    monkeypatch.setattr(rows, "verify_tokens", sick_verify)
+    script = Scripted(((*prompt, *right),))
+    engine = block_engine(
+        state_block=64, attention_block=64, retention=None, draft_tokens=3 * at, drafter=script
+    )
+    sick = engine.submit(prompt, 6)
+    engine.run()
+    assert sick.finish_reason == "failed: its logits are not finite"
+    assert sick.generated == right[:3]
+    assert not named_states(engine)
+    assert_nothing_leaks(engine)
+
+
 def test_names_of_a_prefill_that_fails_are_taken_back() -> None:
     """They were given when the chunk was scheduled; nobody must ever read what was not written."""
     engine = block_engine(poisoned_model(), state_block=128, attention_block=128, retention=None)

@@ -121,12 +121,10 @@ def _commit(engine: BlockEngine, row: Scheduled, tokens: list[int], logits: torc
     """States and latents of ``len(tokens)`` more tokens are in place; ``tokens`` are the choices
     after each, and ``logits`` [row, vocab] what they were made from."""
     request = row.request
-    if tokens[0] < 0:
-        engine.finish(request, "failed: its logits are not finite")
-        return
     good = tokens if tokens[-1] >= 0 else tokens[:-1]
-    _advance(engine, row, request.computed + len(good), good)
-    for token, line in zip(tokens, logits, strict=False):
+    if good:
+        _advance(engine, row, request.computed + len(good), good)
+    for token, line in zip(good, logits, strict=False):
         request.computed += 1
         if engine.config.keep_logits:
             request.logits.append(line)
@@ -136,6 +134,8 @@ def _commit(engine: BlockEngine, row: Scheduled, tokens: list[int], logits: torc
             decode.take_token(engine, request, token)
         if request.phase is not Phase.DECODE:
             return
+    if len(good) < len(tokens):
+        engine.finish(request, "failed: its logits are not finite")
 
 
 def _advance(engine: BlockEngine, row: Scheduled, end: int, chosen: list[int]) -> None:
