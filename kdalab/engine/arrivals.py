@@ -153,10 +153,13 @@ def fetch_first(engine: Engine, request: Request, lookup: Lookup, pages: int) ->
     if engine.remote is None or request.fetched or request.arrival is not None:
         return False
     request.fetched = True
-    tokens, beyond = request.known, max(lookup.restore, lookup.host_restore or 0)
+    # A request that was retracted restores within its prompt: what it generated was decoded, and
+    # others may have prefilled the same text.
+    tokens, beyond = request.tokens, max(lookup.restore, lookup.host_restore or 0)
+    last = len(tokens) - (not request.generated)
     offer = None
     try:
-        offer = engine.remote.find(tokens, beyond, len(tokens) - 1)
+        offer = engine.remote.find(tokens, beyond, last)
         if offer is None:
             return False
         # The checkpoint that comes will be locked when the request starts: it must fit beside it.
