@@ -157,7 +157,7 @@ def _measured_break_even(
         return []
 
     def line(of: Callable[[int], float]) -> tuple[float, float]:
-        slope = (of(high) - of(low)) / (high - low)
+        slope = max(0.0, (of(high) - of(low)) / (high - low))  # below the noise: none
         return of(low) - slope * low, slope
 
     ship = line(lambda n: seconds[f"ship {n}"])
