@@ -49,6 +49,13 @@ class BlockTiming:
     ms: float
     vllm_ms: float | None
 
+    @property
+    def verdict(self) -> str:
+        """Whether it takes no longer than vLLM's: "meets" or "missed", "" where none is known."""
+        if self.vllm_ms is None:
+            return ""
+        return "meets" if self.ms <= self.vllm_ms else "missed"
+
 
 def _best(call: Callable[[], object], repeats: int) -> float:
     best = float("inf")

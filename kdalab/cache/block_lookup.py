@@ -112,16 +112,17 @@ class Reader:
         self.groups, self.sizes, self.mode, self.pool, self.drop = groups, sizes, mode, pool, drop
         # Hits inside a block need a state at just that boundary, which only a step can leave.
         self.align = sizes.unit if mode is CacheMode.ALIGN else sizes.scheduler
+        self.full = [i for i, g in enumerate(groups) if g.kind is GroupKind.FULL]
+        self.states = [i for i, g in enumerate(groups) if g.kind is GroupKind.STATE]
+        self._nothing = tuple(GroupReach(g.name, g.kind, 0) for g in groups)
+        self._no_blocks: tuple[tuple[Block, ...], ...] = ((),) * len(groups)
 
     def lookup(self, chain: HashChain) -> BlockLookup:
         """What the pool knows of ``chain``'s tokens."""
-        pool, unit = self.pool, self.sizes.unit
-        kv: dict[int, tuple[int, list[Block]]] = {
-            i: self.full_reach(i, chain)
-            for i, g in enumerate(self.groups)
-            if g.kind is GroupKind.FULL
-        }
-        states = [i for i, g in enumerate(self.groups) if g.kind is GroupKind.STATE]
+        pool, unit, states = self.pool, self.sizes.unit, self.states
+        kv = {i: self.full_reach(i, chain) for i in self.full}
+        if kv and not any(reach for reach, _ in kv.values()):
+            return self._unknown(chain)
         match = min((reach for reach, _ in kv.values()), default=chain.hashed)
         last = (chain.n_tokens - 1) // self.align * self.align
         top = min(last, match)
@@ -171,6 +172,15 @@ class Reader:
             found,
             pool.version,
         )
+
+    def _unknown(self, chain: HashChain) -> BlockLookup:
+        """No attention group knows the first block, so there is nothing to look further for: a
+        state without the KV up to it is of no use."""
+        kinds = {StateKind.MLA_KV: 0, StateKind.KDA_RECURRENT: 0, StateKind.KDA_CONV: 0}
+        return BlockLookup(
+            chain.n_tokens, 0, kinds, 0, None, (), chain, None, self._nothing, 0, False,
+            self._no_blocks, self.pool.version,
+        )  # fmt: skip
 
     def full_reach(self, group: int, chain: HashChain) -> tuple[int, list[Block]]:
         """Tokens of KV known in a row, and the blocks that hold them, the last perhaps partial."""

@@ -126,14 +126,22 @@ class BlockPool:
     def drop(self, blocks: Iterable[Block]) -> None:
         """One reference less to each, in this order of eviction; a block without a key holds
         nothing worth keeping and goes to the front of the queue."""
+        queue = self._queue
         for block in blocks:
-            block.ref -= 1
-            if block.ref < 0:
+            block.ref = left = block.ref - 1
+            if left > 0:
+                continue
+            if left < 0:
                 raise InvariantError(f"{block} was given back more often than taken")
-            if not block.ref:
-                self._link(block, self._queue.before if block.keys else self._queue)
-                self.n_free += 1
-                self.n_empty += not block.keys
+            if block.keys:
+                # As `_link` at the end, without the call: a long prompt gives thousands back.
+                last = queue.before
+                block.before, block.after = last, queue
+                last.after = queue.before = block
+            else:
+                self._link(block, queue)
+                self.n_empty += 1
+            self.n_free += 1
 
     def free_blocks(self) -> list[Block]:
         """The queue, next to be taken first."""

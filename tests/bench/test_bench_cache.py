@@ -40,7 +40,7 @@ def test_the_command_prints_json_with_stable_keys() -> None:
     done = CliRunner().invoke(build_app(), args)
     assert done.exit_code == 0, done.output
     out = json.loads(done.stdout)
-    assert set(out) == {"machine", "rows"}
+    assert set(out) == {"machine", "rows", "block_rows"}
     assert set(out["rows"][0]) == {
         "operation", "nodes", "tokens", "median_us", "slowest_us", "calls", "limit_us", "goal_us",
         "verdict",
