@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kdalab.cli.lab_yardsticks import app
+from kdalab.cli.lab import app
 from kdalab.errors import KdalabError
 from kdalab.lab import write_synthetic
 
