@@ -61,8 +61,8 @@ def command(
         table.add_column(name, justify="right", no_wrap=True)
     for b in blocks:
         theirs = f"{b.vllm_ms:,.2f}" if b.vllm_ms is not None else "-"
-        sizes = (f"{b.block:,}", f"{b.unit:,}", f"{b.ms:,.3f}")
-        table.add_row(b.what, *sizes, theirs, b.verdict)
+        cells = (f"{b.block:,}", f"{b.unit:,}", f"{b.ms:,.3f}")
+        table.add_row(b.what, *cells, theirs, b.verdict)
     console.print(table)
     console.print(
         "vLLM's figures: a 2-core AMD EPYC, least of two runs, xxhash for hashing.", style="dim"
