@@ -152,15 +152,16 @@ class Lookup:
 class Lease(NamedTuple):
     """A request's hold on what it reads: locks on the path to ``node``, until released.
 
-    ``pages`` are the latent pages of tokens [0, boundary), in order; ``state`` is the checkpoint
-    to copy from, or None when the request starts from nothing. ``key`` is the prompt that it was
-    taken for, if known: a commit under that very key need not compare the prefix again.
+    ``pages`` are the latent pages of tokens [0, boundary), in order; they never change. ``state``
+    is the checkpoint to copy from, or None when the request starts from nothing. ``key`` is the
+    prompt that it was taken for, if known: a commit under that very key need not compare the
+    prefix again.
     """
 
     id: int
     node: int
     boundary: int
-    pages: tuple[int, ...]
+    pages: Sequence[int]
     state: Checkpoint | None
     key: PrefixKey | None = None
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 from kdalab.cache import eviction, insertion, radix_check
 from kdalab.cache.host import HostTier
 from kdalab.cache.keys import PrefixKey, common_pages
 from kdalab.cache.node import Node
+from kdalab.cache.page_path import PagePath
 from kdalab.cache.protocol import (
     Bytes,
     Change,
@@ -142,10 +142,7 @@ class RadixStateCache(RadixTree):
             or (node is not self.root and node.state is None)
         ):
             raise KdalabError("the cache has changed since this lookup; look up again")
-        pages: list[int] = []
-        for edge in self.lock_path(node):
-            pages += edge
-        lease = self._lease(node, tuple(pages), key)
+        lease = self._lease(node, PagePath(self.lock_path(node)), key)
         if node.state is not None:
             self.lock_state_of(node)
             self._state_locked.add(lease.id)
@@ -248,8 +245,9 @@ class RadixStateCache(RadixTree):
             if not node.state_lock:
                 self.use_state(node)
         del self.leases[lease.id]
-        fresh = passed[0].pages if len(passed) == 1 else chain(*[n.pages for n in passed])
-        moved = self._lease(node, lease.pages + tuple(fresh), key)
+        assert isinstance(lease.pages, PagePath)
+        held = PagePath([n.pages for n in passed], lease.pages)
+        moved = self._lease(node, held, key)
         own = tuple(pages[: duplicates // self.page_tokens]) if duplicates else ()
         dropped = () if self._is_plain else self._after_commit(passed)
         return Committed(moved, own, existed, tuple(changes), dropped)
@@ -281,7 +279,7 @@ class RadixStateCache(RadixTree):
             if part.state is not None and not part.state_lock:
                 self.use_state(part)
 
-    def _lease(self, node: Node, pages: tuple[int, ...], key: PrefixKey | None) -> Lease:
+    def _lease(self, node: Node, pages: PagePath, key: PrefixKey | None) -> Lease:
         lease = Lease(self._next_lease, node.id, node.end, pages, node.state, key)
         self._next_lease += 1
         self.leases[lease.id] = lease

@@ -204,7 +204,7 @@ def _say_inserted(
             done.lease.node,
             boundary,
             slot,
-            done.lease.pages,
+            tuple(done.lease.pages),
             done.duplicate_pages,
             done.state_existed,
             done.changes,
