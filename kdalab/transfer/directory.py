@@ -142,17 +142,22 @@ def connect(engine: Engine, directory: Directory) -> None:
 
 
 def publish(
-    engine: Engine, source: StoreSource, tokens: Sequence[int], boundary: int | None = None
+    engine: Engine,
+    source: StoreSource,
+    tokens: Sequence[int],
+    boundary: int | None = None,
+    replace: bool = False,
 ) -> str:
     """Put what the engine's cache holds of a prompt into a store; returns the key.
 
     Args:
         boundary: one with a checkpoint; by default the farthest of the prompt.
+        replace: also where the store has one already, perhaps a damaged one.
 
     Raises:
         KdalabError: no checkpoint there, or the store is full or away.
     """
-    return source.put(export_prefix(engine, tokens, boundary, target=source.name))
+    return source.put(export_prefix(engine, tokens, boundary, target=source.name), replace)
 
 
 def _line(name: str, reach: Reach, usable: Sequence[int]) -> str:

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from kdalab.errors import KdalabError
 from kdalab.transfer.checksum import Buffer
@@ -23,6 +28,7 @@ HOW_TO_INSTALL = (
 
 SEGMENT_BYTES = 64 << 20
 BUFFER_BYTES = 64 << 20
+CONNECT_SECONDS = 3.0
 
 _QUIET = {"GLOG_minloglevel": "3", "MC_LOG_LEVEL": "ERROR"}
 
@@ -61,20 +67,28 @@ class MooncakeStore:
     ) -> None:
         self.name = "mooncake"
         self.segment_bytes, self.buffer_bytes = segment_bytes, buffer_bytes
-        self._store: Any = _client()
-        code = self._store.setup(
-            host, metadata_server, segment_bytes, buffer_bytes, protocol, devices, master
-        )
+        self._store: Any = None
+        client = _client()
+        for what, url in (("master", f"tcp://{master}"), ("metadata server", metadata_server)):
+            _require_answer(what, url)
+        self._store = client
+        with _held_back() as noise:
+            code = self._store.setup(
+                host, metadata_server, segment_bytes, buffer_bytes, protocol, devices, master
+            )
         if code != 0:
             self._store = None
             raise StoreError(
-                f"no Mooncake master at {master} with metadata at {metadata_server} "
-                f"({_said(code)}); `kdalab mooncake up` starts one"
+                f"the Mooncake master at {master} did not take this client "
+                f"({_said(code)}{noise()}); its log may say why"
             )
         atexit.register(self.close)
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """As ``StoreProtocol.put``; values never change, so what is there under the key stays."""
+        """As ``StoreProtocol.put``; values never change, so what is there under the key stays.
+
+        A store that is nearly full gives up old values by itself.
+        """
         size = sum(memoryview(p).nbytes for p in parts)
         if size > self.buffer_bytes:
             raise StoreError(
@@ -135,6 +149,36 @@ def _client() -> Any:
     except ImportError as error:
         raise KdalabError(f"{HOW_TO_INSTALL} ({error})") from None
     return MooncakeDistributedStore()
+
+
+def _require_answer(what: str, url: str) -> None:
+    """The library itself would try for a minute and a half before it gave up."""
+    try:
+        place = urlsplit(url)
+        with socket.create_connection((place.hostname or "", place.port or 80), CONNECT_SECONDS):
+            return
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"no Mooncake {what} at {url} ({error}); `kdalab mooncake up` starts one"
+        ) from None
+
+
+@contextmanager
+def _held_back() -> Iterator[Callable[[], str]]:
+    """Keep what the library writes to the process' standard error by itself: it reports the first
+    registration of every client as an error. What is given says the last line of it."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        lines: list[str] = []
+        before = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lambda: f"; {lines[-1]}" if lines else ""
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            file.seek(0)
+            lines += file.read()[-4000:].decode(errors="replace").splitlines()
 
 
 def _checked(key: str) -> str:

@@ -164,11 +164,15 @@ class StoreSource:
         whole = [relayout(p, ours.recurrent_layout, ours.conv_layout) for p in parts]
         return reslice(whole, ours.parallel.tp_size, ours.parallel.tp_rank)
 
-    def put(self, bundle: Bundle) -> str:
-        """Keep a bundle; what is there under its key is left alone. Returns the key."""
-        if not self.store.exists([bundle.key])[0]:
-            self.store.put(bundle.key, bundle.parts())
-        return bundle.key
+    def put(self, bundle: Bundle, replace: bool = False) -> str:
+        """Keep a bundle; returns its key. What is there under that key is left alone, or with
+        ``replace`` given up first, as when it was found damaged."""
+        key = bundle.key
+        if replace:
+            self.store.remove(key)
+        if replace or not self.store.exists([key])[0]:
+            self.store.put(key, bundle.parts())
+        return key
 
     def _writers(self, identity: StateIdentity) -> list[StateIdentity]:
         """The identities of the writer's ranks, in order."""

@@ -16,6 +16,7 @@ from kdalab.engine.exchange_events import Fetched, FetchFailed, Sent
 from kdalab.errors import KdalabError
 from kdalab.transfer import (
     Bundle,
+    BundleFormatError,
     BundleRefusedError,
     Directory,
     EngineSource,
@@ -276,3 +277,15 @@ def test_a_bundle_is_published_once(tmp_path: Path) -> None:
     assert publish(a, source, PROMPT) == key
     assert file.stat().st_mtime_ns == before
     assert f"-{192}-" in key
+
+
+def test_a_damaged_bundle_can_be_published_anew(tmp_path: Path) -> None:
+    a, source = warm(), StoreSource(FolderStore(tmp_path))
+    file = tmp_path / f"{publish(a, source, PROMPT)}.safetensors"
+    file.write_bytes(b"no bundle at all")
+    where = Query(IDENTITY, PROMPT, 64, 0, 199)
+    publish(a, source, PROMPT)
+    with pytest.raises(BundleFormatError):
+        source.fetch(where, 192)
+    publish(a, source, PROMPT, replace=True)
+    assert same(source.fetch(where, 192), export_prefix(a, PROMPT))
