@@ -152,6 +152,29 @@ class RadixStateCache(RadixTree):
             self.host.count([*node.up_to(self.root)])
         return lease
 
+    def acquire_kv(self, lookup: Lookup) -> Lease:
+        """Lock latent KV alone, as far as whole nodes of the path have it on the device: for a
+        request whose state comes from elsewhere. The lease has no state to copy from.
+
+        Raises:
+            KdalabError: the path has gone since the lookup. Nothing is locked.
+        """
+        _, key = lookup.handle if type(lookup.handle) is tuple else (None, None)
+        node = self.root
+        for number in lookup.path:
+            part = self.nodes.get(number)
+            if part is None or part.parent is not node:
+                raise KdalabError("the cache has changed since this lookup; look up again")
+            if part.end > lookup.token_match or not part.pages:
+                break
+            node = part
+        pages = tuple(chain.from_iterable(self.lock_path(node)))
+        lease = self._lease(node, pages, key)._replace(state=None)
+        self.leases[lease.id] = lease
+        if self.host is not None:
+            self.host.count([*node.up_to(self.root)])
+        return lease
+
     def lock_state(self, lease: Lease) -> None:
         """Lock the state at the lease's own node again: somebody is about to read it. Harmless if
         repeated.

@@ -141,7 +141,7 @@ def _start(
     slots: tuple[int, ...] = ()
     try:
         slots = engine.active.slots.allocate(name, config.held_slots)
-        boundaries = _boundaries(engine, request, lookup) if lookup is not None else ()
+        boundaries = boundaries_of(engine, request, lookup) if lookup is not None else ()
     except BaseException:
         engine.latents.free(own, name)
         for slot in slots:
@@ -165,7 +165,7 @@ def _start(
     return True
 
 
-def _boundaries(engine: Engine, request: Request, lookup: Lookup) -> tuple[int, ...]:
+def boundaries_of(engine: Engine, request: Request, lookup: Lookup) -> tuple[int, ...]:
     """Where the request leaves checkpoints. One that would take two states an extend is told how
     many there is room for."""
     placement, grid = engine.config.placement, engine.config.grid

@@ -251,6 +251,7 @@ class Engine(BaseEngine):
         request.lease, request.pages, request.start = None, [], None
         request.active_slot, request.source_slot, request.kept_slot = -1, -1, -1
         request.spare_slots, request.kept_boundary, request.stale_state = [], 0, None
+        request.landing = None
         self.running.remove(request)
         return _Held(slots[0], slots[1:], own, released)
 

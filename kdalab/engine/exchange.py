@@ -21,7 +21,7 @@ from kdalab.engine import events as ev
 from kdalab.engine import exchange_events as ex
 from kdalab.engine.arrivals import Arrival, check_arrival, enter_prefix, release_unused
 from kdalab.engine.config import CELL
-from kdalab.engine.request import Request
+from kdalab.engine.request import Phase, Request
 from kdalab.errors import KdalabError
 from kdalab_kernels import gather_pages
 
@@ -48,7 +48,7 @@ def export_running(engine: Engine, name: str, target: str = "") -> Exported:
     request = engine.requests.get(name)
     if request is None:
         raise KdalabError(f"no request {name!r}; known: {', '.join(engine.requests) or 'none'}")
-    if not request.is_running or request.computed == 0:
+    if request.phase not in (Phase.PREFILL, Phase.DECODE) or request.computed == 0:
         raise KdalabError(
             f"{name} is {request.phase.value} and holds no state. Export a running request, or "
             "what it left in the cache"

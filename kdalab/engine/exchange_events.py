@@ -101,3 +101,59 @@ class FetchFailed(Event):
             f"{self.request}: the state after {self.boundary:,} tokens is not taken from "
             f"{self.source}: {self.reason}."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Expected(Event):
+    """A request whose prefill runs elsewhere got a slot, private pages, and locks on the latent
+    KV that the tree has of its prompt (``held`` tokens). The rest and the state are to come."""
+
+    source: str
+    active_slot: int
+    node: int
+    held: int
+    shared_pages: tuple[int, ...]
+    private_pages: tuple[int, ...]
+    spare_slots: tuple[int, ...] = ()
+
+    def sentence(self) -> str:
+        return (
+            f"{self.request} takes active slot {self.active_slot} and {len(self.private_pages)} "
+            f"latent pages before its state comes from {self.source or 'elsewhere'}; latent KV of "
+            f"{self.held:,} tokens is here already."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PiecesLanded(Event):
+    """Latent KV of tokens [start, end) was written into the pages of a request that expects it;
+    ``front`` tokens are here without a gap."""
+
+    start: int
+    end: int
+    front: int
+
+    tone: ClassVar[str] = "copy"
+
+    def sentence(self) -> str:
+        return f"Latent KV of {self.request}'s tokens {self.start:,} to {self.end:,} has arrived."
+
+
+@dataclass(frozen=True, slots=True)
+class StateLanded(Event):
+    """Recurrent and conv state after the whole prompt are in the request's slot: all of one
+    boundary is here, and it decodes. ``held`` tokens of latent KV had not to travel."""
+
+    source: str
+    active_slot: int
+    boundary: int
+    held: int
+    bytes: int
+
+    tone: ClassVar[str] = "copy"
+
+    def sentence(self) -> str:
+        return (
+            f"The state after {self.boundary:,} tokens of {self.request} has arrived from "
+            f"{self.source or 'elsewhere'} and is whole: it decodes from slot {self.active_slot}."
+        )

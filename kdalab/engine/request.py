@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     import torch
 
     from kdalab.engine.arrivals import Arrival
+    from kdalab.engine.receiving import Landing
 
 
 class Phase(StrEnum):
     """Where a request is."""
 
     WAITING = "waiting"
+    RECEIVING = "receiving"
     PREFILL = "prefill"
     DECODE = "decode"
     FINISHED = "finished"
@@ -46,6 +48,7 @@ class Request:
     ``start`` is the deferred beginning: a copy of the leased checkpoint, or zeros. ``load`` is the
     transfer from the host that it has waited for (0: it has not asked for one). ``fetched``: other
     instances have been asked. ``arrival`` is the state that it brought, until it is admitted.
+    ``landing``: its prefill runs elsewhere, and what has arrived so far.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Request:
     load: int = 0
     fetched: bool = False
     arrival: Arrival | None = None
+    landing: Landing | None = None
     pages: list[int] = field(default_factory=list)
     boundaries: tuple[int, ...] = ()
     computed: int = 0
@@ -111,7 +115,7 @@ class Request:
     @property
     def is_running(self) -> bool:
         """True while it holds slots."""
-        return self.phase in (Phase.PREFILL, Phase.DECODE)
+        return self.phase in (Phase.RECEIVING, Phase.PREFILL, Phase.DECODE)
 
     @property
     def slots(self) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ class RequestView:
     @property
     def is_running(self) -> bool:
         """True while it holds slots."""
-        return self.phase in ("prefill", "decode")
+        return self.phase in ("receiving", "prefill", "decode")
 
 
 @dataclass(slots=True)
@@ -192,6 +192,10 @@ def apply(view: View, event: ev.Event) -> None:
             _update(view, name, phase="cancelled")
         case tr.BackupStarted() | tr.LoadStarted() | tr.TransferFailed() | tr.BackedUp():
             _transfer(view, event)
+        case ex.Expected():
+            _expect(view, event)
+        case ex.StateLanded():
+            _update(view, name, phase="decode", computed=event.boundary)
         case ex.Received():
             _update(view, name, generated=event.generated)
         case tr.Loaded() | ex.Fetched():
@@ -211,6 +215,25 @@ def _end(view: View, event: ev.Finished | ev.Retracted, **changes: object) -> No
     nothing: dict[str, object] = {"active_slot": -1, "spare_slots": (), "kept_slot": -1}
     nothing |= {"node": -1, "pages": (), "n_shared": 0}
     _update(view, event.request, **nothing, **changes)
+
+
+def _expect(view: View, event: ex.Expected) -> None:
+    name = event.request
+    for slot in (event.active_slot, *event.spare_slots):
+        view.active[slot] = name
+    for page in event.private_pages:
+        view.pages[page] = name
+    _update(
+        view,
+        name,
+        phase="receiving",
+        active_slot=event.active_slot,
+        node=event.node,
+        computed=event.held,
+        pages=event.shared_pages + event.private_pages,
+        n_shared=len(event.shared_pages),
+        spare_slots=event.spare_slots,
+    )
 
 
 def _track(view: View, event: ev.Tracked) -> None:
