@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "kdalab_kernels",
     },
     "verify": {"spec", "cache", "model", "engine", "lab", "transfer", "kdalab_kernels"},
+    "serve": {"spec", "cache", "memory", "model", "engine", "transfer"},
     "cli": {
         "spec",
         "cache",
@@ -56,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "verify",
         "recall",
         "transfer",
+        "serve",
     },
 }
 
@@ -72,6 +74,7 @@ ONLY_IN: dict[str, set[str]] = {
         "engine",
         "recall",
         "transfer",
+        "serve",
         "lessons",
         "verify",
         "bench",
@@ -86,7 +89,10 @@ ONLY_IN: dict[str, set[str]] = {
     "gradio": {"demos", "cli"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "pydantic": {"transfer"},
+    "pydantic": {"transfer", "serve"},
+    "fastapi": {"serve", "cli"},
+    "uvicorn": {"serve"},
+    "httpx": {"serve"},
     "filelock": {"transfer"},
     "mooncake": {"transfer"},
 }

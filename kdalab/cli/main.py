@@ -24,6 +24,7 @@ COMMANDS = (
     "train",
     "plot",
     "bundle",
+    "serve",
     "mooncake",
 )
 """Sub-commands in the order of the help; each is a module of this package."""

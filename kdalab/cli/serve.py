@@ -1,0 +1,250 @@
+"""``kdalab serve``: prefill and decode as processes of their own, and a router in front."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastapi import FastAPI
+
+    from kdalab.serve.limits import Limits
+
+app = typer.Typer(
+    help="Serve a model with prefill and decode in processes of their own.",
+    invoke_without_command=True,
+)
+
+Host = Annotated[str, typer.Option("--host", help="Others than loopback need a token.")]
+Port = Annotated[int, typer.Option("--port", help="0 takes a free one.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="Holds the token callers send; else $KDALAB_TOKEN."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print where it listens as JSON.")]
+Watch = Annotated[bool, typer.Option("--watch-stdin", hidden=True)]
+Model = Annotated[str, typer.Option("--model", help="tiny, tiny-k3, or a checkpoint's folder.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of a tiny model's weights.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="fp32, bf16 or fp16.")]
+Pages = Annotated[int, typer.Option("--pages", min=1, help="Latent pages of 16 tokens.")]
+Slots = Annotated[int, typer.Option("--slots", min=1, help="Requests that run at once.")]
+Checkpoints = Annotated[int, typer.Option("--checkpoints", min=1, help="Shared checkpoints.")]
+Chunk = Annotated[int, typer.Option("--chunk", min=64, help="Prompt tokens a step.")]
+Slow = Annotated[float, typer.Option("--slow", min=0.0, help="Seconds between steps, to watch it.")]
+Limit = Annotated[
+    list[str] | None, typer.Option("--limit", help="NAME=NUMBER: another limit, such as queue_s=2.")
+]
+
+
+@app.callback()
+def everything(
+    context: typer.Context,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Prefill, decode and router, on this machine.")
+    ] = False,
+    model: Model = "tiny",
+    port: Port = 8100,
+    slow: Slow = 0.0,
+) -> None:
+    """Serve a model with prefill and decode in processes of their own; --all starts all three."""
+    if context.invoked_subcommand is not None:
+        return
+    if not all_:
+        typer.echo(context.get_help())
+        raise typer.Exit
+    _all(model, port, slow)
+
+
+@app.command()
+def prefill(
+    host: Host = "127.0.0.1",
+    port: Port = 8101,
+    token_file: TokenFile = None,
+    model: Model = "tiny",
+    seed: Seed = 0,
+    dtype: Dtype = "fp32",
+    pages: Pages = 1024,
+    slots: Slots = 8,
+    checkpoints: Checkpoints = 64,
+    chunk: Chunk = 256,
+    slow: Slow = 0.0,
+    over_schedule: Annotated[int, typer.Option("--over-schedule", min=0, hidden=True)] = 0,
+    limit: Limit = None,
+    json_: Json = False,
+    watch_stdin: Watch = False,
+) -> None:
+    """Compute prompts, and send their state to decode processes piece by piece."""
+    limits = _limits(limit)
+
+    def build(token: str) -> FastAPI:
+        from kdalab.serve.roles import ModelOptions, prefill_app
+
+        sizes = pages, slots, checkpoints, chunk
+        return prefill_app(
+            ModelOptions(model, seed, dtype, *sizes, limits, token, slow, over_schedule)
+        )
+
+    _serve("prefill", build, limits, host, port, token_file, json_, watch_stdin)
+
+
+@app.command()
+def decode(
+    prefill: Annotated[
+        list[str] | None,
+        typer.Option("--prefill", help="Address of a prefill process; repeatable."),
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8102,
+    token_file: TokenFile = None,
+    model: Model = "tiny",
+    seed: Seed = 0,
+    dtype: Dtype = "fp32",
+    pages: Pages = 1024,
+    slots: Slots = 8,
+    checkpoints: Checkpoints = 64,
+    chunk: Chunk = 256,
+    slow: Slow = 0.0,
+    fallback: Annotated[
+        bool, typer.Option(help="Prefill here when a state does not come; else fail by name.")
+    ] = True,
+    limit: Limit = None,
+    json_: Json = False,
+    watch_stdin: Watch = False,
+) -> None:
+    """Take slots, have the prefill come in from elsewhere, and decode."""
+    limits = _limits(limit)
+    urls = [_address(url) for url in prefill or ()]
+
+    def build(token: str) -> FastAPI:
+        from kdalab.serve.roles import ModelOptions, decode_app
+
+        sizes = pages, slots, checkpoints, chunk
+        options = ModelOptions(model, seed, dtype, *sizes, limits, token, slow)
+        return decode_app(options, urls, fallback)
+
+    _serve("decode", build, limits, host, port, token_file, json_, watch_stdin)
+
+
+@app.command()
+def router(
+    decode: Annotated[
+        list[str], typer.Option("--decode", help="Address of a decode process; repeatable.")
+    ],
+    also: Annotated[
+        list[str] | None, typer.Option("--also", help="Others that /v1/conservation asks.")
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8100,
+    token_file: TokenFile = None,
+    limit: Limit = None,
+    json_: Json = False,
+    watch_stdin: Watch = False,
+) -> None:
+    """OpenAI's POST /v1/completions, over decode processes."""
+    limits = _limits(limit)
+    urls, others = [_address(u) for u in decode], [_address(u) for u in also or ()]
+
+    def build(token: str) -> FastAPI:
+        from kdalab.serve.router import router_app
+
+        return router_app(urls, others, limits, token)
+
+    _serve("router", build, limits, host, port, token_file, json_, watch_stdin)
+
+
+def _serve(
+    role: str,
+    build: Callable[[str], FastAPI],
+    limits: Limits,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    as_json: bool,
+    watch_stdin: bool,
+) -> None:
+    from kdalab.serve.run import Place, read_token, serve
+
+    token = read_token(token_file)
+    place = Place(host, port, token)
+
+    def made() -> FastAPI:
+        if role != "router":
+            from kdalab.threads import use_one_thread
+
+            use_one_thread()
+        return build(token)
+
+    serve(made, place, role, limits, as_json, watch_stdin)
+
+
+def _all(model: str, port: int, slow: float) -> None:
+    import signal
+
+    from kdalab.errors import KdalabError
+    from kdalab.serve.processes import start_cluster
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    more = ["--model", model, "--port", "0", "--slow", str(slow)]
+    try:
+        typer.echo("Starting prefill, decode and router ...")
+        with start_cluster(more, router=["--port", str(port)]) as cluster:
+            for child in cluster.children.values():
+                typer.echo(f"{child.role:8} {child.url}  (process {child.process.pid})")
+            typer.echo("Try it:")
+            typer.echo(f"  {curl_line(cluster.url)}")
+            typer.echo("Ctrl-C ends all three.")
+            while not (ended := cluster.ended()):
+                time.sleep(0.3)
+            raise KdalabError(f"{ended} has ended of itself")
+    except KeyboardInterrupt:
+        typer.echo("Stopped.")
+
+
+def curl_line(url: str) -> str:
+    """A request that can be typed."""
+    body = '{"prompt": "The tree knows the first tokens.", "max_tokens": 8, "stream": true}'
+    return f"curl -N {url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+
+
+def _limits(changes: list[str] | None) -> Limits:
+    from dataclasses import fields
+
+    from kdalab.errors import KdalabError
+    from kdalab.serve.limits import Limits
+
+    known = {f.name: f for f in fields(Limits)}
+    found: dict[str, float] = {}
+    for change in changes or ():
+        name, _, value = change.partition("=")
+        try:
+            found[name] = float(value) if name.endswith("_s") else int(value)
+        except ValueError:
+            raise KdalabError(f"--limit {change!r}; write NAME=NUMBER") from None
+        if name not in known:
+            raise KdalabError(f"--limit {name!r}; known: {', '.join(known)}")
+    return Limits(**found)  # type: ignore[arg-type]
+
+
+def _address(url: str) -> str:
+    """A peer's address, without a path.
+
+    Raises:
+        KdalabError: it is none.
+    """
+    from urllib.parse import urlsplit
+
+    from kdalab.errors import KdalabError
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+        raise KdalabError(f"{url!r} is no address; write http://HOST:PORT")
+    return url.rstrip("/")

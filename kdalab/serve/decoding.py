@@ -1,0 +1,274 @@
+"""The decode side: takes slots first, has the prefill come in, and decodes.
+
+What can go wrong on the way (no answer, a cut, a damaged piece) costs another attempt, which asks
+only for what is still missing; when the attempts are used up, the prompt is prefilled here, or
+the request fails by name. Whatever happens, what it held goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from kdalab.engine import Engine, Phase, Request
+from kdalab.engine.receiving import expect, fall_back
+from kdalab.errors import KdalabError, OutOfSlotsError
+from kdalab.serve.errors import ServeError
+from kdalab.serve.incoming import Incoming
+from kdalab.serve.limits import Limits
+from kdalab.serve.pieces import read_pieces
+from kdalab.serve.remote import Remote, error_of
+from kdalab.serve.worker import EngineWorker
+from kdalab.spec import StateIdentity
+
+POLL_S = 0.05
+
+
+@dataclass(eq=False)
+class Live:
+    """A request that somebody reads. ``seen`` tokens have been handed over."""
+
+    request: Request
+    loop: asyncio.AbstractEventLoop
+    queue: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
+    seen: int = 0
+    over: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    fetch: asyncio.Task[None] | None = None
+
+    def say(self, item: dict[str, Any]) -> None:
+        """From the engine's thread to the reader; at most one item a token, and one at the end."""
+        with suppress(RuntimeError):  # the loop has gone, and the reader with it
+            self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
+
+
+class DecodeRole:
+    """Prompts in, tokens out.
+
+    Args:
+        worker: of an engine that has an identity.
+        prefills: addresses of prefill processes, asked in turn. Without any every prompt is
+            prefilled here.
+        fallback: whether a prompt is prefilled here when its state does not come.
+    """
+
+    def __init__(
+        self,
+        worker: EngineWorker,
+        limits: Limits,
+        prefills: Sequence[str] = (),
+        token: str = "",
+        fallback: bool = True,
+    ) -> None:
+        self.worker, self.limits, self.fallback = worker, limits, fallback
+        self.engine: Engine = worker.engine
+        self.prefills = list(prefills)
+        self.remote = Remote(limits, token)
+        self.live: dict[str, Live] = {}
+        self.counts = {"transfers": 0, "retries": 0, "fallbacks": 0, "failed": 0, "bytes": 0}
+        self._waiting = 0
+        self._turn = asyncio.Lock()
+        self._next = 0
+        self._names = 0
+        worker.after_step = self._after_step
+
+    @property
+    def identity(self) -> StateIdentity:
+        """Of every state that is taken."""
+        identity = self.engine.identity
+        assert identity is not None
+        return identity
+
+    # -- what the app calls ------------------------------------------------------------------
+
+    async def begin(self, tokens: list[int], new: int, stops: list[int]) -> Live:
+        """Take slot and pages for a prompt; ``end`` must follow, whatever happens.
+
+        Raises:
+            ServeError: too many requests, no slot in time, or a prompt that does not fit.
+        """
+        if self._waiting + len(self.live) >= self.limits.requests:
+            text = f"{self.limits.requests} requests run or wait, the most that this process takes"
+            raise ServeError("too_many_requests", text)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self.limits.queue_s), self._turn:
+                live = await self._slot(tokens, new, stops)
+        except TimeoutError:
+            text = f"no slot became free within {self.limits.queue_s:g} s"
+            raise ServeError("out_of_slots", text) from None
+        finally:
+            self._waiting -= 1
+        live.fetch = asyncio.create_task(self._bring(live))
+        return live
+
+    async def tokens(self, live: Live) -> AsyncIterator[dict[str, Any]]:
+        """``{"token": id}`` for each token, then ``{"finish": reason, ...}`` or an error."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.limits.request_s
+        while True:
+            try:
+                item = await asyncio.wait_for(live.queue.get(), until - loop.time())
+            except TimeoutError:
+                text = f"the request took longer than {self.limits.request_s:g} s"
+                item = ServeError("upstream_timeout", text).body()
+            yield item
+            if "token" not in item:
+                return
+
+    def end(self, live: Live) -> None:
+        """The reader has all, or has gone: what the request holds goes back."""
+        if live.fetch is not None:
+            live.fetch.cancel()
+        self.worker.post(lambda: self._end(live))
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self.remote.close()
+
+    # -- a slot ------------------------------------------------------------------------------
+
+    async def _slot(self, tokens: list[int], new: int, stops: list[int]) -> Live:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                take = self._taker(tokens, new, stops, loop)
+                return await self.worker.call(take, self._end)
+            except OutOfSlotsError:
+                await asyncio.sleep(POLL_S)
+            except ServeError:
+                raise
+            except KdalabError as error:
+                raise ServeError("invalid_request", str(error)[:1000], "prompt") from None
+
+    def _taker(
+        self, tokens: list[int], new: int, stops: list[int], loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], Live]:
+        def take() -> Live:
+            self._names += 1
+            name = f"decode-{self._names}"
+            if self.prefills:
+                request = expect(self.engine, tokens, new, name, stops, "prefill")
+            else:
+                if len(self.engine.running) >= self.engine.config.running_limit:
+                    raise OutOfSlotsError("all slots are taken")
+                request = self.engine.submit(tokens, new, name, stops)
+            live = self.live[name] = Live(request, loop)
+            return live
+
+        return take
+
+    # -- the state comes ---------------------------------------------------------------------
+
+    async def _bring(self, live: Live) -> None:
+        """See that the request gets its state, from elsewhere or from here."""
+        if not self.prefills:
+            return
+        reason = ""
+        attempts = (1 + self.limits.retries) * len(self.prefills)
+        for attempt in range(attempts):
+            url = self.prefills[self._next % len(self.prefills)]
+            if attempt:
+                self.counts["retries"] += 1
+                live.facts["retries"] = live.facts.get("retries", 0) + 1
+            try:
+                await self._attempt(live, url)
+                return
+            except (KdalabError, httpx.HTTPError, OSError, TimeoutError) as error:
+                reason = f"{type(error).__name__}: {error}"[:500]
+                self._next += 1  # another one may be better, now and for the next request
+            if live.over:
+                return
+        await self._without(live, reason)
+
+    async def _attempt(self, live: Live, url: str) -> None:
+        """One transfer; returns when the request decodes."""
+        self.counts["transfers"] += 1
+        transfer = secrets.token_hex(16)
+        incoming = Incoming(self.engine, self.identity, live.request, transfer)
+        have = await self.worker.call(lambda: _front(live.request))
+        live.facts.setdefault("held", have)
+        asked = {
+            "transfer": transfer,
+            "identity": self.identity.to_dict(),
+            "tokens": list(live.request.tokens),
+            "have": have,
+        }
+        async with self.remote.stream(f"{url}/v1/prefill", asked) as answer:
+            if answer.status_code != 200:
+                raise await error_of(answer, f"{url} answers {answer.status_code}")
+            async for piece in read_pieces(answer.aiter_raw(), self.limits.piece_bytes):
+                if await self.worker.call(lambda p=piece: incoming.take(p)):  # type: ignore[misc]
+                    self.counts["bytes"] += incoming.nbytes
+                    live.facts["received_bytes"] = incoming.nbytes
+                    return
+        left = incoming.missing
+        what = f"latent KV of {left:,} tokens" if left else "the state"
+        raise ServeError("transfer_failed", f"the connection ended before {what} had arrived")
+
+    async def _without(self, live: Live, reason: str) -> None:
+        if not self.fallback:
+            self.counts["failed"] += 1
+            text = f"the state of this prompt did not come: {reason}"
+            live.over = True
+            live.queue.put_nowait(ServeError("transfer_failed", text).body())
+            self.worker.post(lambda: self._end(live))
+            return
+        self.counts["fallbacks"] += 1
+        live.facts["fallback"] = reason
+        await self.worker.call(lambda: self._fall_back(live, reason))
+
+    # -- on the engine's thread --------------------------------------------------------------
+
+    def _fall_back(self, live: Live, reason: str) -> None:
+        if live.request.phase is Phase.RECEIVING:
+            fall_back(self.engine, live.request, f"its state did not come ({reason})"[:200])
+
+    def _after_step(self) -> None:
+        for live in list(self.live.values()):
+            if live.over:
+                continue
+            request = live.request
+            if self.worker.failure:
+                live.over = True
+                live.say(ServeError("failed", self.worker.failure).body())
+                continue
+            for token in request.generated[live.seen :]:
+                live.say({"token": token})
+            live.seen = len(request.generated)
+            if request.phase in (Phase.FINISHED, Phase.CANCELLED):
+                live.over = True
+                live.say(_last(live))
+
+    def _end(self, live: Live) -> None:
+        live.over = True
+        self.live.pop(live.request.name, None)
+        if live.request.name in self.engine.requests:
+            self.engine.abort(live.request.name)
+
+    def conservation(self) -> dict[str, Any]:
+        """As the worker's, with who reads and who waits, and what the transfers came to."""
+        plain = self.worker.conservation()
+        return {**plain, "live": len(self.live), "queued": self._waiting, "counts": self.counts}
+
+
+def _front(request: Request) -> int:
+    """Tokens of latent KV that need not be sent (again)."""
+    if request.landing is None:
+        raise ServeError("transfer_failed", "the request expects no state any more")
+    return request.landing.front
+
+
+def _last(live: Live) -> dict[str, Any]:
+    request = live.request
+    if request.finish_reason in ("length", "stop token"):
+        reason = "stop" if request.finish_reason == "stop token" else "length"
+        return {"finish": reason, "prompt_tokens": request.n_tokens, **live.facts}
+    text = request.finish_reason or request.phase.value
+    return ServeError("failed", f"the request ended early: {text}").body()

@@ -1,0 +1,159 @@
+"""The model of a process, its tokenizer, and the identity of the states that it makes.
+
+Each process computes its identity from what it has loaded: the weights' bytes, the tokenizer's
+rules, dtypes and layouts. Two processes exchange states only if all of it is equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from kdalab.errors import KdalabError
+from kdalab.model import TINY_MODELS, ByteTokenizer, HybridModel, load_pretrained, named_model
+from kdalab.spec import StateIdentity
+from kdalab.transfer.container import bytes_of
+from kdalab.transfer.instance import identity_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+TOKENIZER_FILES = ("tokenizer.json", "tiktoken.model", "tokenizer_config.json", "vocab.json")
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids."""
+        ...
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that can be served. ``tokenizer`` is None where a folder has none that can be read
+    here: prompts are then token ids."""
+
+    name: str
+    model: HybridModel
+    identity: StateIdentity
+    tokenizer: Tokenizer | None
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a prompt.
+
+        Raises:
+            KdalabError: there is no tokenizer.
+        """
+        if self.tokenizer is None:
+            raise KdalabError(
+                f"{self.name} has no tokenizer that can be read here; give the prompt as token ids"
+            )
+        return self.tokenizer.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids; empty without a tokenizer."""
+        return self.tokenizer.decode(ids) if self.tokenizer is not None else ""
+
+
+def load(name: str, seed: int = 0, dtype: str = "fp32", decode_rows: int = 8) -> Loaded:
+    """A tiny model by its name, or the folder of a Kimi Linear or Kimi K3 checkpoint.
+
+    Raises:
+        KdalabError: no such name or folder, or a checkpoint that cannot be read.
+    """
+    if dtype not in DTYPES:
+        raise KdalabError(f"dtype {dtype!r}; use one of {', '.join(DTYPES)}")
+    folder = Path(name)
+    if name in TINY_MODELS:
+        model = named_model(name, seed, DTYPES[dtype], decode_rows)
+        tokenizer: Tokenizer | None = ByteTokenizer()
+        fingerprint, shown = ByteTokenizer().fingerprint, name
+    elif folder.is_dir():
+        model = load_pretrained(folder, DTYPES[dtype], decode_rows)
+        tokenizer, fingerprint, shown = *_tokenizer_of(folder), folder.resolve().name
+    else:
+        raise KdalabError(
+            f"no model {name!r}: use {', '.join(TINY_MODELS)}, or the folder of a checkpoint"
+        )
+    identity = identity_of(
+        model, name=shown, model_version=weights_hash(model), tokenizer=fingerprint
+    )
+    return Loaded(shown, model, identity, tokenizer)
+
+
+def weights_hash(model: HybridModel) -> str:
+    """SHA-256 over every weight's name, shape, dtype and bytes, in hex."""
+    running = hashlib.sha256()
+    for where, tensor in _tensors(model, "", set()):
+        plain = tensor.detach().cpu().contiguous()
+        running.update(f"{where} {list(plain.shape)} {plain.dtype};".encode())
+        running.update(bytes_of(plain))
+    return running.hexdigest()
+
+
+def _tensors(part: Any, where: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor that hangs on an object, with its path, in a fixed order."""
+    if isinstance(part, torch.Tensor):
+        yield where, part
+        return
+    if isinstance(part, list | tuple):
+        for i, item in enumerate(part):
+            yield from _tensors(item, f"{where}.{i}", seen)
+        return
+    if isinstance(part, dict):
+        for key in sorted(part, key=str):
+            yield from _tensors(part[key], f"{where}.{key}", seen)
+        return
+    if not type(part).__module__.startswith("kdalab") or id(part) in seen:
+        return
+    seen.add(id(part))
+    names = list(getattr(part, "__dict__", {}))
+    for kind in type(part).__mro__:
+        slots = getattr(kind, "__slots__", ())
+        names += [slots] if isinstance(slots, str) else list(slots)
+    for name in sorted(set(names)):
+        if hasattr(part, name):
+            yield from _tensors(getattr(part, name), f"{where}.{name}", seen)
+
+
+def _tokenizer_of(folder: Path) -> tuple[Tokenizer | None, str]:
+    """The tokenizer of a checkpoint folder, and the hash of its files."""
+    running, found = hashlib.sha256(), False
+    for name in TOKENIZER_FILES:
+        file = folder / name
+        if file.is_file():
+            running.update(f"{name} ".encode() + file.read_bytes())
+            found = True
+    fingerprint = running.hexdigest() if found else "none"
+    if not (folder / "tokenizer.json").is_file():
+        return None, fingerprint
+    try:
+        from tokenizers import Tokenizer as Fast
+    except ImportError:
+        return None, fingerprint
+    return _FastTokenizer(Fast.from_file(str(folder / "tokenizer.json"))), fingerprint
+
+
+class _FastTokenizer:
+    """A ``tokenizer.json`` through the tokenizers library."""
+
+    def __init__(self, fast: Any) -> None:
+        self.fast = fast
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.fast.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.fast.decode(list(ids), skip_special_tokens=False))

@@ -1,0 +1,235 @@
+"""The prefill side: computes prompts, and hands out their state piece by piece.
+
+Each step's latent KV is copied out at once, so the pages go back as soon as the prompt is done,
+whatever the reader does. The state is copied once, at the prompt's very end, between two steps:
+no step, not even one that was scheduled too much, can change what is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from kdalab.engine import CELL, Engine, Phase, Request
+from kdalab.errors import KdalabError
+from kdalab.serve.errors import ServeError
+from kdalab.serve.limits import Limits
+from kdalab.serve.pieces import PieceMeta, write_piece
+from kdalab.serve.schema import Prefill
+from kdalab.serve.worker import EngineWorker
+from kdalab.spec import StateIdentity
+from kdalab.transfer.metadata import PrefixMeta
+from kdalab.transfer.prefix import PrefixHash
+from kdalab.transfer.refusal import identity_refusals
+
+
+@dataclass(eq=False)
+class Outgoing:
+    """One prompt on its way out. Fields change on the engine's thread only."""
+
+    transfer: str
+    request: Request
+    sent: int  # tokens of latent KV that were copied out, or need not be
+    loop: asyncio.AbstractEventLoop
+    seq: int = 0
+    ready: deque[bytes] = field(default_factory=deque)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    done: bool = False
+    nbytes: int = 0
+
+    def push(self, frame: bytes) -> None:
+        """A frame more for the reader."""
+        self.ready.append(frame)
+        self.nbytes += len(frame)
+        self.seq += 1
+        self.loop.call_soon_threadsafe(self.wake.set)
+
+
+class PrefillRole:
+    """Prompts in, pieces out.
+
+    Args:
+        worker: of an engine that has an identity.
+        over_schedule: steps to run on between the prompt's end and its release, as a scheduler
+            does that plans ahead. What is sent is the same.
+    """
+
+    def __init__(self, worker: EngineWorker, limits: Limits, over_schedule: int = 0) -> None:
+        self.worker, self.limits, self.over_schedule = worker, limits, over_schedule
+        self.engine: Engine = worker.engine
+        self.open: dict[str, Outgoing] = {}
+        self._names = 0
+        self._late: list[tuple[Request, int]] = []
+        worker.after_step = self._after_step
+
+    @property
+    def identity(self) -> StateIdentity:
+        """Of every state that leaves."""
+        identity = self.engine.identity
+        assert identity is not None
+        return identity
+
+    async def begin(self, asked: Prefill) -> Outgoing:
+        """Queue a prompt whose state is to leave; ``end`` must follow, whatever happens.
+
+        Raises:
+            ServeError: another identity, a prompt that does not fit, or too many transfers.
+        """
+        self._refuse(asked)
+        loop = asyncio.get_running_loop()
+        return await self.worker.call(lambda: self._begin(asked, loop), self._end)
+
+    async def frames(self, out: Outgoing) -> AsyncGenerator[bytes, None]:
+        """The frames of one prompt, as they are computed."""
+        while True:
+            while out.ready:
+                frame = out.ready.popleft()
+                out.nbytes -= len(frame)
+                yield frame
+            if out.done and not out.ready:
+                return
+            await asyncio.wait_for(out.wake.wait(), self.limits.request_s)
+            out.wake.clear()
+
+    def end(self, out: Outgoing) -> None:
+        """The reader has all, or has gone: nothing of the transfer stays."""
+        self.worker.post(lambda: self._end(out))
+
+    def _refuse(self, asked: Prefill) -> None:
+        try:
+            theirs = StateIdentity.from_dict(asked.identity)
+        except (KdalabError, TypeError) as error:
+            raise ServeError("invalid_request", f"identity: {error}"[:500], "identity") from None
+        found = identity_refusals(self.identity, theirs)
+        if found:
+            fields = "; ".join(map(str, found))
+            text = f"states of another identity are asked for ({fields})"
+            raise ServeError("identity_mismatch", text[:1500], "identity")
+        if asked.have > len(asked.tokens):
+            text = f"have = {asked.have:,} of a prompt of {len(asked.tokens):,} tokens"
+            raise ServeError("invalid_request", text, "have")
+        if len(asked.tokens) > self.limits.prompt_tokens:
+            text = f"a prompt of {len(asked.tokens):,}; at most {self.limits.prompt_tokens:,}"
+            raise ServeError("invalid_request", text, "tokens")
+
+    # -- on the engine's thread --------------------------------------------------------------
+
+    def _begin(self, asked: Prefill, loop: asyncio.AbstractEventLoop) -> Outgoing:
+        if asked.transfer in self.open:
+            raise ServeError("invalid_request", "this transfer is under way", "transfer")
+        if len(self.open) >= self.limits.transfers:
+            text = f"{len(self.open)} transfers are under way, the most that this process makes"
+            raise ServeError("too_many_requests", text)
+        self._names += 1
+        # A token more than is needed: the request is then still there after its first one.
+        new = 2 + self.over_schedule
+        try:
+            request = self.engine.submit(asked.tokens, new, f"prefill-{self._names}")
+        except KdalabError as error:
+            raise ServeError("invalid_request", str(error)[:1000], "tokens") from None
+        out = self.open[asked.transfer] = Outgoing(asked.transfer, request, asked.have, loop)
+        return out
+
+    def _after_step(self) -> None:
+        late, self._late = self._late, []
+        for request, steps in late:
+            self._let_go(request, steps - 1)
+        for out in list(self.open.values()):
+            if not out.done:
+                self._advance(out)
+
+    def _advance(self, out: Outgoing) -> None:
+        """Copy out what the last step has computed; at the prompt's end also the state."""
+        request = out.request
+        if self.worker.failure:
+            self._fail(out, "failed", self.worker.failure)
+        elif not request.is_running and request.phase is not Phase.WAITING:
+            self._fail(out, "failed", request.finish_reason or request.phase.value)
+        elif request.is_running:
+            self._latents(out)
+            if request.phase is Phase.DECODE and request.computed == request.n_tokens:
+                self._state(out)
+
+    def _latents(self, out: Outgoing) -> None:
+        request, n = out.request, out.request.n_tokens
+        end = min(request.computed, n)
+        size = self.engine.config.page_tokens
+        while out.sent < end:
+            start, stop = out.sent, min(end, out.sent + self._piece_tokens())
+            first = start // size
+            rows = self.engine.latents.gather(request.pages[first:], stop - first * size)
+            latent = rows[:, start - first * size :]
+            out.push(write_piece(self._meta(out, "latent", start, stop), {"latent": latent}))
+            out.sent = stop
+
+    def _piece_tokens(self) -> int:
+        """As many whole cells as fit well below the limit of a piece."""
+        _, layers, _, dim = self.engine.latents.data.shape
+        token = layers * dim * self.engine.latents.data.element_size()
+        return max(CELL, self.limits.piece_bytes // 4 // token // CELL * CELL)
+
+    def _state(self, out: Outgoing) -> None:
+        """The state at the prompt's end, and nowhere else; then the slot goes back."""
+        request = out.request
+        recurrent, conv = self.engine.state_of(request)
+        meta = self._meta(out, "state", request.n_tokens, request.n_tokens)
+        first = request.generated[0]
+        meta = meta.model_copy(update={"count": out.seq + 1, "first": first})
+        out.push(write_piece(meta, {"recurrent": recurrent, "conv": conv}))
+        out.done = True
+        self._let_go(request, self.over_schedule)
+
+    def _let_go(self, request: Request, steps: int) -> None:
+        """The request has been sent and ends, after steps that were scheduled too many: what was
+        copied is out of their reach."""
+        if request.is_running and steps > 0:
+            self._late.append((request, steps))
+        elif request.is_running:
+            self.engine.finish(request, "sent")
+
+    def _meta(self, out: Outgoing, kind: str, start: int, end: int) -> PieceMeta:
+        prefix = PrefixHash.of(out.request.tokens, end)
+        return PieceMeta(
+            transfer=out.transfer,
+            seq=out.seq,
+            kind=kind,  # type: ignore[arg-type]
+            identity=self.identity.digest(),
+            boundary=out.request.n_tokens,
+            start=start,
+            end=end,
+            prefix=prefix_meta(prefix),
+        )
+
+    def _fail(self, out: Outgoing, code: str, message: str) -> None:
+        meta = PieceMeta(
+            transfer=out.transfer,
+            seq=out.seq,
+            kind="error",
+            identity=self.identity.digest(),
+            boundary=out.request.n_tokens,
+            code=code,
+            message=message[:2000],
+        )
+        out.push(write_piece(meta, {}))
+        out.done = True
+
+    def _end(self, out: Outgoing) -> None:
+        self.open.pop(out.transfer, None)
+        out.ready.clear()
+        out.nbytes, out.done = 0, True
+        request = out.request
+        if request.is_running or request.phase is Phase.WAITING:
+            self.engine.abort(request.name)
+
+    def conservation(self) -> dict[str, object]:
+        """As the worker's, with what waits for its readers."""
+        plain = self.worker.conservation()
+        waiting = sum(out.nbytes for out in self.open.values())
+        return {**plain, "transfers": {"open": len(self.open), "bytes": waiting}}
+
+
+def prefix_meta(prefix: PrefixHash) -> PrefixMeta:
+    """A prefix's hash in the form in which it travels."""
+    return PrefixMeta(boundary=prefix.boundary, text=prefix.text, images=prefix.images)

@@ -1,0 +1,149 @@
+"""The apps of the processes that hold a model: prefill and decode."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+from kdalab.engine import Engine, EngineConfig
+from kdalab.errors import KdalabError
+from kdalab.serve.decoding import DecodeRole, Live
+from kdalab.serve.errors import ServeError
+from kdalab.serve.http import Stream, new_app, while_there
+from kdalab.serve.limits import Limits
+from kdalab.serve.loading import Loaded, load
+from kdalab.serve.outgoing import PrefillRole
+from kdalab.serve.schema import Generate, Prefill, check_sizes, parsed
+from kdalab.serve.worker import EngineWorker
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What a process with an engine is made of; sizes as in ``EngineConfig``."""
+
+    model: str = "tiny"
+    seed: int = 0
+    dtype: str = "fp32"
+    n_pages: int = 1024
+    n_active: int = 8
+    n_checkpoints: int = 64
+    chunk_tokens: int = 256
+    limits: Limits = field(default_factory=Limits)
+    token: str = ""
+    slow_s: float = 0.0  # seconds between steps: to see a transfer happen
+    over_schedule: int = 0  # steps that a prefilled request runs too long
+
+    def worker(self) -> tuple[Loaded, EngineWorker]:
+        """The model, and its engine in a thread that has not been started."""
+        loaded = load(self.model, self.seed, self.dtype)
+        config = EngineConfig(
+            n_pages=self.n_pages,
+            n_active=self.n_active,
+            n_checkpoints=self.n_checkpoints,
+            chunk_tokens=self.chunk_tokens,
+        )
+        worker = EngineWorker(Engine(loaded.model, config, loaded.identity))
+        worker.slow_s = self.slow_s
+        return loaded, worker
+
+
+def prefill_app(options: ModelOptions) -> FastAPI:
+    """POST /v1/prefill: a prompt in, its state out, piece by piece."""
+    loaded, worker = options.worker()
+    role = PrefillRole(worker, options.limits, options.over_schedule)
+
+    async def stop() -> None:
+        worker.close()
+
+    app = new_app("kdalab prefill", worker.start, stop)
+
+    @app.post("/v1/prefill")
+    async def prefill(request: Request) -> Response:
+        asked = parsed(Prefill, await request.body())
+        out = await role.begin(asked)
+        end = lambda: role.end(out)  # noqa: E731
+        frames = role.frames(out)
+        return Stream(frames, end, "application/octet-stream", options.limits.send_s)
+
+    _common(app, "prefill", loaded, worker, role)
+    return app
+
+
+def decode_app(options: ModelOptions, prefills: list[str], fallback: bool = True) -> FastAPI:
+    """POST /v1/generate: a prompt in, tokens out, one JSON a line."""
+    loaded, worker = options.worker()
+    role = DecodeRole(worker, options.limits, prefills, options.token, fallback)
+
+    async def stop() -> None:
+        await role.close()
+        worker.close()
+
+    app = new_app("kdalab decode", worker.start, stop)
+
+    @app.post("/v1/generate")
+    async def generate(request: Request) -> Response:
+        asked = parsed(Generate, await request.body())
+        if asked.model not in (None, loaded.name):
+            text = f"no model {str(asked.model)[:80]!r}; this process has {loaded.name!r}"
+            raise ServeError("not_found", text, "model")
+        try:
+            given = asked.prompt
+            tokens = loaded.encode(given) if isinstance(given, str) else list(given)
+        except KdalabError as error:
+            raise ServeError("invalid_request", str(error), "prompt") from None
+        check_sizes(len(tokens), asked.max_tokens, options.limits)
+        live = await while_there(request, _begun(role, tokens, asked))
+        lines = _lines(role, live, loaded)
+        end = lambda: role.end(live)  # noqa: E731
+        kind = "application/x-ndjson"
+        return Stream(lines, end, kind, options.limits.send_s, loaded.name)
+
+    _common(app, "decode", loaded, worker, role)
+    return app
+
+
+async def _begun(role: DecodeRole, tokens: list[int], asked: Generate) -> Live:
+    return await role.begin(tokens, asked.max_tokens, asked.stop_token_ids)
+
+
+async def _lines(role: DecodeRole, live: Live, loaded: Loaded) -> AsyncGenerator[bytes, None]:
+    """Each event as a line of JSON, with the text that has become certain."""
+    ids: list[int] = []
+    said = ""
+    async for item in role.tokens(live):
+        if "token" in item or "finish" in item:
+            ids += [item["token"]] if "token" in item else []
+            text = loaded.decode(ids)
+            if "token" in item:  # half a character waits for its other half
+                text = text.rstrip("\ufffd") if text.endswith("\ufffd") else text
+            new = text[len(said) :] if text.startswith(said) else ""
+            said += new
+            item = {**item, "text": new}
+        yield json.dumps(item).encode() + b"\n"
+
+
+def _common(
+    app: FastAPI,
+    what: str,
+    loaded: Loaded,
+    worker: EngineWorker,
+    role: PrefillRole | DecodeRole,
+) -> None:
+    @app.get("/healthz")
+    async def health() -> Response:
+        if worker.failure:
+            raise ServeError("unavailable", worker.failure)
+        return JSONResponse({"status": "ok", "role": what})
+
+    @app.get("/v1/identity")
+    async def identity() -> Response:
+        plain = loaded.identity.to_dict()
+        return JSONResponse({"model": loaded.name, "role": what, "identity": plain})
+
+    @app.get("/v1/conservation")
+    async def conservation() -> Response:
+        return JSONResponse({"role": what, **await worker.call(role.conservation)})

@@ -1,0 +1,93 @@
+"""What a client may say, field by field. Unknown fields and wrong types are refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kdalab.serve.errors import ServeError
+from kdalab.serve.limits import Limits
+from kdalab.transfer.metadata import Hex32
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=1 << 20)]
+M = TypeVar("M", bound=BaseModel)
+NewTokens = Annotated[int, Field(ge=1, le=1 << 20)]
+Stops = Annotated[list[TokenId], Field(max_length=64)]
+
+
+class Completion(BaseModel):
+    """POST /v1/completions, as far as it means something here. Decoding is greedy."""
+
+    model_config = _STRICT
+
+    model: Annotated[str, Field(max_length=200)] | None = None
+    prompt: Annotated[str, Field(min_length=1, max_length=1 << 22)] | Tokens
+    max_tokens: NewTokens = 16
+    stream: bool = False
+    stream_options: dict[str, bool] | None = None
+    stop_token_ids: Stops = Field(default_factory=list)
+    temperature: Annotated[float, Field(ge=0, le=0)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    n: Literal[1] = 1
+    best_of: Literal[1] = 1
+    echo: Literal[False] = False
+    seed: int | None = None
+    user: Annotated[str, Field(max_length=200)] | None = None
+
+
+class Generate(BaseModel):
+    """POST /v1/generate: what the router asks of a decode process."""
+
+    model_config = _STRICT
+
+    model: Annotated[str, Field(max_length=200)] | None = None
+    prompt: Annotated[str, Field(min_length=1, max_length=1 << 22)] | Tokens
+    max_tokens: NewTokens
+    stop_token_ids: Stops = Field(default_factory=list)
+
+
+class Prefill(BaseModel):
+    """POST /v1/prefill: what a decode process asks of a prefill process.
+
+    ``have`` tokens of latent KV need not be sent. ``identity`` is what the states must be of.
+    """
+
+    model_config = _STRICT
+
+    transfer: Hex32
+    identity: dict[str, Any]
+    tokens: Tokens
+    have: Annotated[int, Field(ge=0, le=1 << 20)]
+
+
+def parsed(kind: type[M], body: bytes) -> M:
+    """A body as ``kind``.
+
+    Raises:
+        ServeError: it is no JSON, or a field is missing, unknown or out of range; the first such
+            field is named.
+    """
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(p) for p in first["loc"] if not str(p).startswith("constrained"))
+        field = str(first["loc"][0]) if first["loc"] else None
+        text = f"{where or 'body'}: {first['msg']}"
+        raise ServeError("invalid_request", text[:500], field) from None
+    except (ValueError, RecursionError) as error:
+        raise ServeError("invalid_request", f"the body is no JSON: {error}"[:500]) from None
+
+
+def check_sizes(n_tokens: int, new: int, limits: Limits) -> None:
+    """Refuse prompts and answers that are too long for this process."""
+    if n_tokens > limits.prompt_tokens:
+        text = f"a prompt of {n_tokens:,} tokens; at most {limits.prompt_tokens:,} are taken"
+        raise ServeError("invalid_request", text, "prompt")
+    if new > limits.new_tokens:
+        text = f"max_tokens = {new:,}; at most {limits.new_tokens:,} are generated"
+        raise ServeError("invalid_request", text, "max_tokens")
