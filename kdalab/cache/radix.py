@@ -168,8 +168,7 @@ class RadixStateCache(RadixTree):
             if part.end > lookup.token_match or not part.pages:
                 break
             node = part
-        pages = tuple(chain.from_iterable(self.lock_path(node)))
-        lease = self._lease(node, pages, key)._replace(state=None)
+        lease = self._lease(node, PagePath(self.lock_path(node)), key)._replace(state=None)
         self.leases[lease.id] = lease
         if self.host is not None:
             self.host.count([*node.up_to(self.root)])
