@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from kdalab.bench.blocks import BlockTiming
 
 LEGEND = (
     "us: median of the calls. limit, goal: the most that is allowed, and what is aimed at, in us. "
@@ -53,7 +56,14 @@ def command(
     console = Console()
     console.print(", ".join(f"{k} {v}" for k, v in machine().items()), highlight=False)
     console.print(table)
+    _print_blocks(console, blocks)
     console.print(LEGEND, style="dim", highlight=False)
+
+
+def _print_blocks(console: Console, blocks: list[BlockTiming]) -> None:
+    """The block cache's times beside vLLM's."""
+    from kdalab.bench.blocks import TOKENS
+
     console.print(f"\nBlock cache, a prompt of {TOKENS:,} tokens, 1 attention and 3 state groups:")
     table = Table(box=None, pad_edge=False)
     table.add_column("operation", no_wrap=True)
@@ -65,5 +75,5 @@ def command(
         table.add_row(b.what, *cells, theirs, b.verdict)
     console.print(table)
     console.print(
-        "vLLM's figures: a 2-core AMD EPYC, least of two runs, xxhash for hashing.", style="dim"
+        "vLLM's figures: a 2-core AMD EPYC, least of two runs, xxhash for hashing.\n", style="dim"
     )
