@@ -114,7 +114,8 @@ class DecodeRole:
         until = loop.time() + self.limits.request_s
         while True:
             try:
-                item = await asyncio.wait_for(live.queue.get(), until - loop.time())
+                async with asyncio.timeout_at(until):
+                    item = await live.queue.get()
             except TimeoutError:
                 text = f"the request took longer than {self.limits.request_s:g} s"
                 item = ServeError("upstream_timeout", text).body()

@@ -62,7 +62,9 @@ class Stream(Response):
         await send({"type": "http.response.start", **start})
         async for part in self.parts:
             message = {"type": "http.response.body", "body": part, "more_body": True}
-            await asyncio.wait_for(send(message), self.send_s)
+            # Not wait_for: in Python 3.11 it can lose the cancellation of who waits.
+            async with asyncio.timeout(self.send_s):
+                await send(message)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

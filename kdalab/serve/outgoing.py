@@ -39,9 +39,10 @@ class Outgoing:
     done: bool = False
     nbytes: int = 0
 
-    def push(self, frame: bytes) -> None:
-        """A frame more for the reader."""
+    def push(self, frame: bytes, last: bool = False) -> None:
+        """A frame more for the reader, who is woken when all of this is so."""
         self.ready.append(frame)
+        self.done = last
         self.nbytes += len(frame)
         self.seq += 1
         self.loop.call_soon_threadsafe(self.wake.set)
@@ -90,7 +91,8 @@ class PrefillRole:
                 yield frame
             if out.done and not out.ready:
                 return
-            await asyncio.wait_for(out.wake.wait(), self.limits.request_s)
+            async with asyncio.timeout(self.limits.request_s):
+                await out.wake.wait()
             out.wake.clear()
 
     def end(self, out: Outgoing) -> None:
@@ -177,8 +179,7 @@ class PrefillRole:
         meta = self._meta(out, "state", request.n_tokens, request.n_tokens)
         first = request.generated[0]
         meta = meta.model_copy(update={"count": out.seq + 1, "first": first})
-        out.push(write_piece(meta, {"recurrent": recurrent, "conv": conv}))
-        out.done = True
+        out.push(write_piece(meta, {"recurrent": recurrent, "conv": conv}), last=True)
         self._let_go(request, self.over_schedule)
 
     def _let_go(self, request: Request, steps: int) -> None:
@@ -212,8 +213,7 @@ class PrefillRole:
             code=code,
             message=message[:2000],
         )
-        out.push(write_piece(meta, {}))
-        out.done = True
+        out.push(write_piece(meta, {}), last=True)
 
     def _end(self, out: Outgoing) -> None:
         self.open.pop(out.transfer, None)

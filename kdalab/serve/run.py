@@ -82,12 +82,14 @@ def serve(
     as_json: bool = False,
     watch_stdin: bool = False,
     ready: Callable[[str], None] | None = None,
+    until: threading.Event | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM (or, with ``watch_stdin``, until standard input closes).
 
     Args:
         build: makes the app; the address is taken before, so that a busy port is known at once.
         ready: called with the URL instead of printing it.
+        until: ends it as well, when it is set.
 
     Raises:
         KdalabError: the address is taken or is none of this machine's.
@@ -114,6 +116,8 @@ def serve(
     server = uvicorn.Server(config)
     if watch_stdin:
         threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
+    if until is not None:
+        threading.Thread(target=_end_with_event, args=(server, until), daemon=True).start()
     if ready is not None:
         ready(url)
     elif as_json:
@@ -143,6 +147,11 @@ def listen(place: Place) -> socket.socket:
             "a free one)"
         ) from None
     return made
+
+
+def _end_with_event(server: object, until: threading.Event) -> None:
+    until.wait()
+    server.should_exit = True  # type: ignore[attr-defined]
 
 
 def _end_with_stdin(server: object) -> None:
