@@ -43,8 +43,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "transfer",
         "kdalab_kernels",
     },
-    "verify": {"spec", "cache", "model", "engine", "lab", "transfer", "kdalab_kernels"},
     "serve": {"spec", "cache", "memory", "model", "engine", "transfer"},
+    "verify": {
+        "spec",
+        "cache",
+        "model",
+        "engine",
+        "lab",
+        "transfer",
+        "serve",
+        "kdalab_kernels",
+    },
     "cli": {
         "spec",
         "cache",
@@ -92,7 +101,7 @@ ONLY_IN: dict[str, set[str]] = {
     "pydantic": {"transfer", "serve"},
     "fastapi": {"serve", "cli"},
     "uvicorn": {"serve"},
-    "httpx": {"serve"},
+    "httpx": {"serve", "verify"},
     "filelock": {"transfer"},
     "mooncake": {"transfer"},
 }

@@ -13,6 +13,7 @@ from kdalab.verify.lab import lab_claims
 from kdalab.verify.network import chunk_claim, transformers_claims
 from kdalab.verify.ops import op_claims
 from kdalab.verify.restore import restore_claims
+from kdalab.verify.serve import serve_claims
 from kdalab.verify.transfer import transfer_claims
 
 
@@ -32,6 +33,7 @@ GROUPS: tuple[Group, ...] = (
     Group("ops = specification", lambda n, seed, show: op_claims(min(n, 200), seed, show)),
     Group("model = transformers", lambda n, seed, _: transformers_claims(seed)),
     Group("moved = stayed", lambda n, seed, show: transfer_claims(min(n, 40), seed, show)),
+    Group("two processes = one", lambda n, seed, show: serve_claims(min(n, 12), seed, show)),
     # The same network code once more, with every switch on: a quarter of the cases.
     Group("Kimi K3", lambda n, seed, show: k3_claims(-(-n // 4), seed, show)),
 )
