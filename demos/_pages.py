@@ -14,6 +14,7 @@ from demos._text import t
 MODULES = (
     "chunks",
     "sizes",
+    "joint",
     "restore",
     "tree",
 )

@@ -3,6 +3,7 @@
 from kdalab.lessons.both import BothRun, Chapter, examples, run_both
 from kdalab.lessons.chunks import DECAYS, ChunkRun, Span, play_chunks
 from kdalab.lessons.cold import Measured, cold_run
+from kdalab.lessons.joint import JOINT, MIXES, JointRun, Mix, play_joint
 from kdalab.lessons.pairs import PAIRS, Pair, Share
 from kdalab.lessons.player import Recording, StateImage, lesson_model, play
 from kdalab.lessons.restore import RESTORE, scenario
@@ -18,9 +19,11 @@ from kdalab.lessons.tree import STORIES, TREE_BYTES, Act, TreeRun, play_tree
 
 __all__ = [
     "DECAYS",
+    "JOINT",
     "MAX_NEW_TOKENS",
     "MAX_PROMPT_TOKENS",
     "MIN_NEW_TOKENS",
+    "MIXES",
     "PAIRS",
     "RESTORE",
     "STORIES",
@@ -29,7 +32,9 @@ __all__ = [
     "BothRun",
     "Chapter",
     "ChunkRun",
+    "JointRun",
     "Measured",
+    "Mix",
     "Pair",
     "Prompt",
     "Recording",
@@ -44,6 +49,7 @@ __all__ = [
     "lesson_model",
     "play",
     "play_chunks",
+    "play_joint",
     "play_tree",
     "run_both",
     "scenario",
