@@ -12,6 +12,7 @@ from demos._text import t
 
 # One module a page. A module has ``build(page)`` and either LESSON, or SLUG and GROUP.
 MODULES = (
+    "state",
     "chunks",
     "sizes",
     "joint",

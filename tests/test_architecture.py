@@ -29,7 +29,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"spec", "cache", "memory", "model", "kdalab_kernels"},
     "recall": {"model"},
     "viz": {"spec", "cache", "memory", "engine"},
-    "lessons": {"spec", "cache", "memory", "model", "engine", "lab", "kdalab_kernels"},
+    "lessons": {
+        "spec",
+        "cache",
+        "memory",
+        "model",
+        "engine",
+        "recall",
+        "lab",
+        "kdalab_kernels",
+    },
     "lab": {"spec", "cache", "memory"},
     "transfer": {"spec", "cache", "memory", "model", "engine", "kdalab_kernels"},
     "bench": {

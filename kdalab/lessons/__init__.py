@@ -14,6 +14,15 @@ from kdalab.lessons.scenario import (
     Prompt,
     Scenario,
 )
+from kdalab.lessons.state import (
+    RECALL_EPISODES,
+    RECALL_SIMILARITY,
+    StateRun,
+    Write,
+    play_state,
+    recall_rows,
+)
+from kdalab.lessons.state import K as STATE_CHANNELS
 from kdalab.lessons.steps import Step, steps_of
 from kdalab.lessons.tree import STORIES, TREE_BYTES, Act, TreeRun, play_tree
 
@@ -25,7 +34,10 @@ __all__ = [
     "MIN_NEW_TOKENS",
     "MIXES",
     "PAIRS",
+    "RECALL_EPISODES",
+    "RECALL_SIMILARITY",
     "RESTORE",
+    "STATE_CHANNELS",
     "STORIES",
     "TREE_BYTES",
     "Act",
@@ -42,15 +54,19 @@ __all__ = [
     "Share",
     "Span",
     "StateImage",
+    "StateRun",
     "Step",
     "TreeRun",
+    "Write",
     "cold_run",
     "examples",
     "lesson_model",
     "play",
     "play_chunks",
     "play_joint",
+    "play_state",
     "play_tree",
+    "recall_rows",
     "run_both",
     "scenario",
     "steps_of",
