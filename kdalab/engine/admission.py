@@ -230,7 +230,14 @@ def _begin(engine: Engine, request: Request, lease: Lease | None) -> None:
     else:
         request.start = Start.COPY
         size = engine.checkpoints.slot_bytes
-        engine.emit(ev.CopiedOnWrite(name, lease.state.slot, slot, lease.boundary, size))
+        if engine.config.faults.share_checkpoint:
+            what = (
+                f"checkpoint {lease.state.slot} is not copied; {name} writes its own tokens into "
+                "the shared state."
+            )
+            engine.emit(ev.FaultInjected(name, "share_checkpoint", what))
+        else:
+            engine.emit(ev.CopiedOnWrite(name, lease.state.slot, slot, lease.boundary, size))
         if engine.config.faults.drop_conv:
             what = "the conv state is left behind at the restore."
             engine.emit(ev.FaultInjected(name, "drop_conv", what))

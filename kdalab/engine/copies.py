@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kdalab.engine import shared_state
 from kdalab.engine.request import Request, Start
 from kdalab.memory.int8 import dequantise, quantise
 
@@ -29,6 +30,8 @@ def settle(engine: Engine, request: Request) -> None:
         assert request.lease.state is not None
         engine.checkpoints.load(request.lease.state, engine.active, slot, name)
         faults = engine.config.faults
+        if faults.share_checkpoint:
+            shared_state.begin(engine, request)
         if faults.drop_conv:
             recurrent, conv = engine.active.read(slot)
             engine.active.write(slot, recurrent, torch.zeros_like(conv), name)
@@ -50,6 +53,7 @@ def read_states(engine: Engine, requests: list[Request]) -> tuple[torch.Tensor, 
 
 def _source(engine: Engine, request: Request) -> int:
     settle(engine, request)
+    shared_state.before_reading(engine, request)
     return request.source_slot if request.source_slot >= 0 else request.active_slot
 
 
@@ -68,6 +72,7 @@ def write_states(
         recurrent = dequantise(*quantise(recurrent), recurrent.dtype)
     slots, owners = [r.active_slot for r in requests], [r.name for r in requests]
     engine.active.write_many(slots, recurrent, conv, owners)
+    shared_state.after_writing(requests, recurrent, conv)
     for request in requests:
         if request.source_slot >= 0:
             request.source_slot = -1

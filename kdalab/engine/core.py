@@ -25,7 +25,9 @@ from kdalab.spec import StateIdentity
 
 if TYPE_CHECKING:
     from kdalab.engine.arrivals import Remote
+    from kdalab.engine.shared_state import StandIn
     from kdalab.model import HybridModel
+    from kdalab.model.verify import VerifyOutput
 
 NOTHING = Evicted(0, 0, (), (), ())
 
@@ -81,6 +83,7 @@ class Engine(BaseEngine):
         if config.host is not None:
             sizes = config.host.n_pages, config.host.n_checkpoints
             self.host = host_level(*sizes, self.device, config.poison)
+        self.stand_ins: dict[tuple[int, int, int], StandIn] = {}  # of a fault: shared_state.py
         self.remote: Remote | None = None  # other instances to ask before a prompt is computed
 
     # -- what a user calls -------------------------------------------------------------------
@@ -252,8 +255,15 @@ class Engine(BaseEngine):
         request.active_slot, request.source_slot, request.kept_slot = -1, -1, -1
         request.spare_slots, request.kept_boundary, request.stale_state = [], 0, None
         request.landing = None
+        request.stand_in = None
         self.running.remove(request)
         return _Held(slots[0], slots[1:], own, released)
+
+    def verified(self, request: Request, drafted: tuple[int, ...], out: VerifyOutput) -> None:
+        """Called with every state that a verify step has kept, before one of them is committed.
+
+        It does nothing; a lesson that shows them overrides it.
+        """
 
     def settle(self, name: str) -> None:
         """Make a request's deferred copy now; otherwise its first forward does.

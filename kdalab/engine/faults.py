@@ -20,11 +20,19 @@ class Faults:
 
     ``quantise_in_recurrence``: round the recurrent state to INT8 and back after every cell and
     every decoded token, not once a snapshot. Each step then rounds what the last one rounded.
+
+    ``share_checkpoint``: no copy on write. Every request that hits a checkpoint reads and writes
+    one state in common, as if it wrote into the checkpoint itself (see ``engine.shared_state``).
+
+    ``keep_rejected``: after a verify step with a wrong draft, commit the state after the last
+    drafted token, which has seen tokens that are not in the text.
     """
 
     skip_replay: bool = False
     drop_conv: bool = False
     quantise_in_recurrence: bool = False
+    share_checkpoint: bool = False
+    keep_rejected: bool = False
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from kdalab.engine.arrivals import Arrival
     from kdalab.engine.receiving import Landing
+    from kdalab.engine.shared_state import StandIn
 
 
 class Phase(StrEnum):
@@ -76,6 +77,7 @@ class Request:
     finish_reason: str = ""
     logits: list[torch.Tensor] = field(default_factory=list)
     stale_state: tuple[torch.Tensor, torch.Tensor] | None = None
+    stand_in: StandIn | None = None
 
     @property
     def n_tokens(self) -> int:

@@ -118,12 +118,19 @@ def _commit(engine: Engine, draft: Draft, out: VerifyOutput) -> None:
     chosen = decode.choices(out.logits)
     accepted = n_accepted(draft.tokens, chosen)
     engine.emit(ev.Verified(request.name, request.computed, draft.tokens, accepted))
+    engine.verified(request, draft.tokens, out)
+    spoiled = engine.config.faults.keep_rejected and accepted < len(draft.tokens)
+    if spoiled:
+        rejected = len(draft.tokens) - accepted
+        what = f"the state that is committed has also seen {rejected} rejected drafts."
+        engine.emit(ev.FaultInjected(request.name, "keep_rejected", what))
     for t in range(accepted + 1):
         # Only what is kept is written: the last accepted state, and the one at a boundary.
         last = t == accepted or chosen[t] in request.stop_tokens
         decode.write_latents(engine, [request], out.latent[t : t + 1])
         if last or engine.config.keeps_decoded(request.computed + 1):
-            copies.write_state(engine, request, out.recurrent[t], out.conv[t])
+            at = -1 if spoiled and last else t
+            copies.write_state(engine, request, out.recurrent[at], out.conv[at])
         decode.advance(engine, request, chosen[t], out.logits[t])
         if request.phase is not Phase.DECODE:
             return
