@@ -18,6 +18,7 @@ MODULES = (
     "joint",
     "restore",
     "tree",
+    "sharing",
 )
 
 

@@ -15,12 +15,12 @@ from kdalab.lessons import (
     play,
     scenario,
 )
-from kdalab.lessons.scenario import MAX_PROMPTS
 
 SPACINGS = (64, 128, 192, 256)
 DEFAULT_NEW_TOKENS = 8
 DEFAULT_SCENARIO = "fan-out"
 _LETTERS = "abc"
+MAX_PROMPTS = len(_LETTERS)  # boxes on the page
 
 
 @dataclass(frozen=True, slots=True)

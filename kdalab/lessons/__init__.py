@@ -14,6 +14,7 @@ from kdalab.lessons.scenario import (
     Prompt,
     Scenario,
 )
+from kdalab.lessons.sharing import SHARING_STRATEGIES, SharingRun, SlotView, play_sharing
 from kdalab.lessons.state import (
     RECALL_EPISODES,
     RECALL_SIMILARITY,
@@ -37,6 +38,7 @@ __all__ = [
     "RECALL_EPISODES",
     "RECALL_SIMILARITY",
     "RESTORE",
+    "SHARING_STRATEGIES",
     "STATE_CHANNELS",
     "STORIES",
     "TREE_BYTES",
@@ -52,6 +54,8 @@ __all__ = [
     "Recording",
     "Scenario",
     "Share",
+    "SharingRun",
+    "SlotView",
     "Span",
     "StateImage",
     "StateRun",
@@ -64,6 +68,7 @@ __all__ = [
     "play",
     "play_chunks",
     "play_joint",
+    "play_sharing",
     "play_state",
     "play_tree",
     "recall_rows",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -112,6 +113,9 @@ class _Watched(Engine):
             case ev.Snapshotted(checkpoint_slot=slot, boundary=boundary):
                 values = self.checkpoints.read(slot)[0].numpy()
                 self.images.append(StateImage(len(self.events), slot, boundary, values))
+            case ev.Donated(slot=slot, boundary=boundary):
+                values = self.checkpoints.read(slot)[0].numpy()
+                self.images.append(StateImage(len(self.events), slot, boundary, values))
             case ev.Decoded(request=name) if name not in self.at_prompt_end:
                 request = self.requests[name]
                 recurrent, conv = self.active.read(request.active_slot)
@@ -122,10 +126,21 @@ class _Watched(Engine):
 _PLAYING = threading.Lock()
 
 
-def play(scenario: Scenario) -> Recording:
+def play(
+    scenario: Scenario,
+    *,
+    clean: int | None = None,
+    look: Callable[[Engine], None] | None = None,
+) -> Recording:
     """Run the scenario in the engine, every rule checked after every step, and measure it.
 
     Every request but the first is compared with a cold run of its own prompt.
+
+    Args:
+        scenario: what to run.
+        clean: arrivals before the scenario's faults are switched on; by default all but the last.
+            Prompts that arrive together are one arrival.
+        look: called with the engine when everything has ended, for what the log does not hold.
 
     Raises:
         KdalabError: the scenario does not fit its own engine.
@@ -137,21 +152,23 @@ def play(scenario: Scenario) -> Recording:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            return _play(scenario)
+            return _play(scenario, clean, look)
         finally:
             torch.set_num_threads(threads)
 
 
-def _play(scenario: Scenario) -> Recording:
+def _play(
+    scenario: Scenario, clean: int | None, look: Callable[[Engine], None] | None
+) -> Recording:
     model, tokenizer = lesson_model(), lesson_tokenizer()
-    # What a fault spoils never enters the cache, so it is switched on for the last arrivals only:
-    # the prompts before them fill the tree as usual.
+    # What a fault spoils never enters the cache, so it is switched on when the prompts before have
+    # filled the tree as usual.
     engine = _Watched(model, replace(scenario.config, faults=Faults()))
     tokens = {p.name: tuple(tokenizer.encode(p.text)) for p in scenario.prompts}
     arrivals = _arrivals(scenario)
     started = time.perf_counter()
-    for group in arrivals:
-        if group is arrivals[-1]:
+    for number, group in enumerate(arrivals):
+        if number == (len(arrivals) - 1 if clean is None else clean):
             engine.config = scenario.config
         for prompt in group:
             engine.submit(tokens[prompt.name], prompt.max_new_tokens, prompt.name)
@@ -165,8 +182,10 @@ def _play(scenario: Scenario) -> Recording:
             torch.stack(request.logits),
             tuple(request.generated),
         )
-        cold = cold_run(model, tokens[prompt.name], prompt.max_new_tokens)
+        cold = _cold(tokens[prompt.name], prompt.max_new_tokens)
         measured.append(measure(prompt.name, request.n_tokens, request.restore, run, cold))
+    if look is not None:
+        look(engine)
     names = [p.name for p in scenario.prompts]
     return Recording(
         scenario,
@@ -182,6 +201,12 @@ def _play(scenario: Scenario) -> Recording:
         engine.active.conv[0].nbytes,
         seconds,
     )
+
+
+@lru_cache(maxsize=24)
+def _cold(tokens: tuple[int, ...], n: int) -> RunState:
+    """The yardstick of a prompt: the same whatever a page's controls say."""
+    return cold_run(lesson_model(), tokens, n)
 
 
 def _arrivals(scenario: Scenario) -> list[list[Prompt]]:

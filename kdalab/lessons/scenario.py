@@ -17,7 +17,7 @@ MIN_NEW_TOKENS = 1
 
 MAX_NEW_TOKENS = 32
 
-MAX_PROMPTS = 3
+MAX_PROMPTS = 8
 
 LESSON_CONFIG = EngineConfig(
     page_tokens=16,

@@ -124,7 +124,8 @@ def _sentence(group: Sequence[ev.Event]) -> str:
         same = [e for e in group if isinstance(e, ev.Computed | ev.Replayed)]
         text = type(head)(head.request, same[0].start, same[-1].end).sentence()
         rest = [e for e in group[len(same) :] if not isinstance(e, ev.Snapshotted)]
-        return " ".join([text, *(_after_prefill(e) for e in rest)])
+        given = any(isinstance(e, ev.Donated) for e in rest)  # then nothing is frozen anywhere
+        return " ".join([text, *(e.sentence() if given else _after_prefill(e) for e in rest)])
     return " ".join(e.sentence() for e in group)
 
 
