@@ -19,6 +19,7 @@ MODULES = (
     "restore",
     "tree",
     "sharing",
+    "partial",
 )
 
 

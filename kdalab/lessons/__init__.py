@@ -5,6 +5,7 @@ from kdalab.lessons.chunks import DECAYS, ChunkRun, Span, play_chunks
 from kdalab.lessons.cold import Measured, cold_run
 from kdalab.lessons.joint import JOINT, MIXES, JointRun, Mix, play_joint
 from kdalab.lessons.pairs import PAIRS, Pair, Share
+from kdalab.lessons.partial import PartialAct, PartialRun, play_partial
 from kdalab.lessons.player import Recording, StateImage, lesson_model, play
 from kdalab.lessons.restore import RESTORE, scenario
 from kdalab.lessons.scenario import (
@@ -50,6 +51,8 @@ __all__ = [
     "Measured",
     "Mix",
     "Pair",
+    "PartialAct",
+    "PartialRun",
     "Prompt",
     "Recording",
     "Scenario",
@@ -68,6 +71,7 @@ __all__ = [
     "play",
     "play_chunks",
     "play_joint",
+    "play_partial",
     "play_sharing",
     "play_state",
     "play_tree",
