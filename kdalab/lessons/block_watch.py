@@ -86,7 +86,11 @@ def watched_lookup(
         finally:
             aside[0] -= 1
 
-    watch = {"full_reach": full_reach, "state_at": state_at, "own_reach": own_reach}
+    watch: dict[str, Callable[..., Any]] = {
+        "full_reach": full_reach,
+        "state_at": state_at,
+        "own_reach": own_reach,
+    }
     with _instead(reader, watch), _noting(cache, noted):
         lookup = cache.lookup(chain)
     return lookup, tuple(searches)
