@@ -36,6 +36,10 @@ Slots = Annotated[int, typer.Option("--slots", min=1, help="Requests that run at
 Checkpoints = Annotated[int, typer.Option("--checkpoints", min=1, help="Shared checkpoints.")]
 Chunk = Annotated[int, typer.Option("--chunk", min=64, help="Prompt tokens a step.")]
 Slow = Annotated[float, typer.Option("--slow", min=0.0, help="Seconds between steps, to watch it.")]
+Encoder = Annotated[
+    list[str] | None, typer.Option("--encode", help="Address of an encode process; repeatable.")
+]
+VisionSeed = Annotated[int, typer.Option("--vision-seed", min=0, help="Of the image encoder.")]
 Limit = Annotated[
     list[str] | None, typer.Option("--limit", help="NAME=NUMBER: another limit, such as queue_s=2.")
 ]
@@ -73,6 +77,8 @@ def prefill(
     checkpoints: Checkpoints = 64,
     chunk: Chunk = 256,
     slow: Slow = 0.0,
+    encode: Encoder = None,
+    vision_seed: VisionSeed = 0,
     over_schedule: Annotated[int, typer.Option("--over-schedule", min=0, hidden=True)] = 0,
     limit: Limit = None,
     json_: Json = False,
@@ -80,13 +86,18 @@ def prefill(
 ) -> None:
     """Compute prompts, and send their state to decode processes piece by piece."""
     limits = _limits(limit)
+    encoders = [_address(url) for url in encode or ()]
 
     def build(token: str) -> FastAPI:
         from kdalab.serve.roles import ModelOptions, prefill_app
 
         sizes = pages, slots, checkpoints, chunk
         return prefill_app(
-            ModelOptions(model, seed, dtype, *sizes, limits, token, slow, over_schedule)
+            ModelOptions(
+                *(model, seed, dtype, *sizes, limits, token, slow, over_schedule),
+                encoders=tuple(encoders),
+                vision_seed=vision_seed,
+            )
         )
 
     _serve("prefill", build, limits, host, port, token_file, json_, watch_stdin)
@@ -109,6 +120,8 @@ def decode(
     checkpoints: Checkpoints = 64,
     chunk: Chunk = 256,
     slow: Slow = 0.0,
+    encode: Encoder = None,
+    vision_seed: VisionSeed = 0,
     fallback: Annotated[
         bool, typer.Option(help="Prefill here when a state does not come; else fail by name.")
     ] = True,
@@ -124,10 +137,40 @@ def decode(
         from kdalab.serve.roles import ModelOptions, decode_app
 
         sizes = pages, slots, checkpoints, chunk
-        options = ModelOptions(model, seed, dtype, *sizes, limits, token, slow)
+        options = ModelOptions(
+            *(model, seed, dtype, *sizes, limits, token, slow),
+            encoders=tuple(_address(url) for url in encode or ()),
+            vision_seed=vision_seed,
+        )
         return decode_app(options, urls, fallback)
 
     _serve("decode", build, limits, host, port, token_file, json_, watch_stdin)
+
+
+@app.command()
+def encode(
+    host: Host = "127.0.0.1",
+    port: Port = 8103,
+    token_file: TokenFile = None,
+    hidden: Annotated[
+        int, typer.Option("--hidden", min=1, max=65_536, help="Width of the language model.")
+    ] = 128,
+    dtype: Dtype = "fp32",
+    vision_seed: VisionSeed = 0,
+    limit: Limit = None,
+    json_: Json = False,
+    watch_stdin: Watch = False,
+) -> None:
+    """Encode images for prefill processes (random weights: it recognises nothing)."""
+    limits = _limits(limit)
+
+    def build(_: str) -> FastAPI:
+        from kdalab.serve.encoding import EncodeOptions, encode_app
+        from kdalab.serve.loading import dtype_of
+
+        return encode_app(EncodeOptions(hidden, vision_seed, dtype_of(dtype), limits))
+
+    _serve("encode", build, limits, host, port, token_file, json_, watch_stdin)
 
 
 @app.command()

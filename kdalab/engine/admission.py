@@ -19,6 +19,7 @@ from kdalab.memory.slots import CACHE, IN_FLIGHT
 if TYPE_CHECKING:
     from kdalab.engine.base import BaseEngine
     from kdalab.engine.core import Engine
+    from kdalab.engine.media import Media
 
 
 def pages_needed(engine: Engine, n_tokens: int, max_new_tokens: int) -> int:
@@ -40,7 +41,11 @@ def as_ids(tokens: Iterable[int], what: str = "tokens") -> tuple[int, ...]:
 
 
 def check_prompt(
-    engine: BaseEngine, tokens: tuple[int, ...], max_new_tokens: int, name: str
+    engine: BaseEngine,
+    tokens: tuple[int, ...],
+    max_new_tokens: int,
+    name: str,
+    media: Media | None = None,
 ) -> None:
     """Refuse what no engine can run, before anything is taken."""
     if type(max_new_tokens) is not int:
@@ -50,6 +55,9 @@ def check_prompt(
     if not tokens:
         raise KdalabError("an empty prompt; give at least one token")
     vocab = engine.model.vocab_size
+    if media is not None:
+        model = engine.model
+        tokens = media.check(tokens, vocab, model.config.hidden_size, model.dtype)
     if min(tokens) < 0 or max(tokens) >= vocab:
         wrong = next(t for t in tokens if not 0 <= t < vocab)
         raise KdalabError(f"token id {wrong} is outside the vocabulary 0..{vocab - 1}")
@@ -61,9 +69,17 @@ def check_prompt(
         raise KdalabError(f"a request cannot be named {name!r}")
 
 
-def check_request(engine: Engine, tokens: tuple[int, ...], max_new_tokens: int, name: str) -> None:
+def check_request(
+    engine: Engine,
+    tokens: tuple[int, ...],
+    max_new_tokens: int,
+    name: str,
+    media: Media | None = None,
+) -> None:
     """Refuse what can never run in these pools, before anything is taken."""
-    check_prompt(engine, tokens, max_new_tokens, name)
+    if media is not None and engine.config.draft_tokens:
+        raise KdalabError("images and drafts do not go together; set draft_tokens to 0")
+    check_prompt(engine, tokens, max_new_tokens, name, media)
     pages, limit = pages_needed(engine, len(tokens), max_new_tokens), engine.page_limit
     if pages > limit:
         raise KdalabError(

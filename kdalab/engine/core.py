@@ -25,6 +25,7 @@ from kdalab.spec import StateIdentity
 
 if TYPE_CHECKING:
     from kdalab.engine.arrivals import Remote
+    from kdalab.engine.media import Media
     from kdalab.engine.shared_state import StandIn
     from kdalab.model import HybridModel
     from kdalab.model.verify import VerifyOutput
@@ -95,6 +96,7 @@ class Engine(BaseEngine):
         name: str | None = None,
         stop_tokens: Iterable[int] = (),
         identity: StateIdentity | None = None,
+        media: Media | None = None,
     ) -> Request:
         """Queue a prompt.
 
@@ -104,6 +106,7 @@ class Engine(BaseEngine):
             name: unique name; by default A, B, C, ...
             stop_tokens: ids that end the request when generated.
             identity: what the caller expects states to be of; by default whatever they are.
+            media: images in the prompt; the ids at their positions are ``media_ids``.
 
         Raises:
             IdentityMismatchError: an identity that differs from the cache's; each field is named.
@@ -113,7 +116,7 @@ class Engine(BaseEngine):
         self.require_identity(identity)
         ids = admission.as_ids(tokens)
         name = name if name is not None else self.next_name()
-        admission.check_request(self, ids, max_new_tokens, name)
+        admission.check_request(self, ids, max_new_tokens, name, media)
         stops = frozenset(admission.as_ids(stop_tokens, "stop_tokens"))
         request = Request(
             name,
@@ -121,6 +124,7 @@ class Engine(BaseEngine):
             max_new_tokens,
             PrefixKey.from_tokens(ids, self.config.page_tokens),
             stops,
+            media=media,
         )
         self.requests[name] = request
         self.waiting.append(request)

@@ -104,6 +104,7 @@ def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
         conv,
         engine.latents.gather(request.pages, first),
         logits="all" if keep else ("last" if last == request.n_tokens else "none"),
+        media=request.media.rows(first, last) if request.media is not None else None,
     )
     engine.latents.write(request.pages, first, out.latent, request.name)
     copies.write_state(engine, request, out.recurrent, out.conv)

@@ -26,6 +26,7 @@ from kdalab.memory.arrivals import check_state
 
 if TYPE_CHECKING:
     from kdalab.engine.core import Engine
+    from kdalab.engine.media import Media
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ def expect(
     name: str | None = None,
     stop_tokens: Iterable[int] = (),
     source: str = "",
+    media: Media | None = None,
 ) -> Request:
     """Take what a request needs, before its state is on its way.
 
@@ -67,7 +69,7 @@ def expect(
     """
     ids = admission.as_ids(tokens)
     name = name if name is not None else engine.next_name()
-    admission.check_request(engine, ids, max_new_tokens, name)
+    admission.check_request(engine, ids, max_new_tokens, name, media)
     if max_new_tokens < 1:
         raise KdalabError("a request whose prefill runs elsewhere generates at least one token")
     stops = frozenset(admission.as_ids(stop_tokens, "stop_tokens"))
@@ -77,7 +79,7 @@ def expect(
             f"{len(engine.waiting)} wait"
         )
     key = PrefixKey.from_tokens(ids, engine.config.page_tokens)
-    request = Request(name, ids, max_new_tokens, key, stops)
+    request = Request(name, ids, max_new_tokens, key, stops, media=media)
     lookup = engine.cache.lookup(key) if engine.config.reuse else None
     lease = engine.cache.acquire_kv(lookup) if lookup is not None else None
     try:

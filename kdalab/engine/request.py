@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from kdalab.engine.arrivals import Arrival
+    from kdalab.engine.media import Media
     from kdalab.engine.receiving import Landing
     from kdalab.engine.shared_state import StandIn
 
@@ -50,6 +51,7 @@ class Request:
     transfer from the host that it has waited for (0: it has not asked for one). ``fetched``: other
     instances have been asked. ``arrival`` is the state that it brought, until it is admitted.
     ``landing``: its prefill runs elsewhere, and what has arrived so far.
+    ``media``: images in the prompt.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Request:
     fetched: bool = False
     arrival: Arrival | None = None
     landing: Landing | None = None
+    media: Media | None = None
     pages: list[int] = field(default_factory=list)
     boundaries: tuple[int, ...] = ()
     computed: int = 0

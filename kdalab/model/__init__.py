@@ -11,6 +11,12 @@ from kdalab.model.tiny import (
     tiny_model,
 )
 from kdalab.model.tokenizer import ByteTokenizer
+from kdalab.model.vision import (
+    VisionEncoder,
+    encoder_fingerprint,
+    image_digest,
+    n_positions,
+)
 from kdalab.model.weights import load_pretrained, save_pretrained
 
 __all__ = [
@@ -21,7 +27,11 @@ __all__ = [
     "DecodeOutput",
     "HybridModel",
     "KimiLinearConfig",
+    "VisionEncoder",
+    "encoder_fingerprint",
+    "image_digest",
     "load_pretrained",
+    "n_positions",
     "named_model",
     "save_pretrained",
     "tiny_config",

@@ -142,6 +142,7 @@ class HybridModel:
         conv: torch.Tensor,
         latent: torch.Tensor,
         logits: Literal["all", "last", "none"] = "last",
+        media: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> CellOutput:
         """Compute tokens [start, start + n) of one sequence, 1 <= n <= 64.
 
@@ -151,6 +152,8 @@ class HybridModel:
             recurrent, conv: the states after ``start`` tokens (not modified).
             latent: [MLA layer, start, latent|rope], all tokens before.
             logits: for every token, for the last one, or for none.
+            media: (row [k], input [k, hidden]): rows of the cell whose input is an encoder's
+                output instead of their token's embedding (the id there is not looked at).
 
         Raises:
             KdalabError: a start off the grid, too many tokens, ids outside the vocabulary, or
@@ -158,7 +161,7 @@ class HybridModel:
         """
         if start % CELL:
             raise KdalabError(f"a cell starts at a multiple of {CELL} tokens, not at {start}")
-        return self.prefill_piece(tokens, start, recurrent, conv, latent, logits)
+        return self.prefill_piece(tokens, start, recurrent, conv, latent, logits, media)
 
     @torch.inference_mode()
     def prefill_piece(
@@ -169,9 +172,12 @@ class HybridModel:
         conv: torch.Tensor,
         latent: torch.Tensor,
         logits: Literal["all", "last", "none"] = "last",
+        media: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> CellOutput:
         """As ``prefill_cell``, from any token on. Off the grid the result equals that of a run on
         the grid to rounding, not bit for bit: its sums are cut at other places."""
+        if media is not None:
+            tokens = tokens.index_fill(0, media[0], 0)
         n = check_ids(tokens, self.vocab_size)
         if n > CELL:
             raise KdalabError(f"a cell holds 1 to {CELL} tokens, not {n}")
@@ -184,6 +190,8 @@ class HybridModel:
         check_state("latent", latent, (self.n_mla_layers, start, self.latent_dim), self.dtype)
         x = self.embed.new_zeros(CELL, self.config.hidden_size)
         x[:n] = embedding(tokens, self.embed)
+        if media is not None:
+            x[media[0]] = media[1]
         new_recurrent, new_conv = torch.empty_like(recurrent), torch.empty_like(conv)
         new_latent = latent.new_empty(self.n_mla_layers, n, self.latent_dim)
         kda, mla = count(), count()

@@ -17,9 +17,11 @@ from typing import Any
 import httpx
 
 from kdalab.engine import Engine, Phase, Request
+from kdalab.engine.media import Media
 from kdalab.engine.receiving import expect, fall_back
 from kdalab.errors import KdalabError, OutOfSlotsError
 from kdalab.serve.errors import ServeError
+from kdalab.serve.images import Images, Picture, known
 from kdalab.serve.incoming import Incoming
 from kdalab.serve.limits import Limits
 from kdalab.serve.pieces import read_pieces
@@ -41,6 +43,8 @@ class Live:
     over: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     fetch: asyncio.Task[None] | None = None
+    pictures: tuple[Picture, ...] = ()
+    holds_images: bool = False
 
     def say(self, item: dict[str, Any]) -> None:
         """From the engine's thread to the reader; at most one item a token, and one at the end."""
@@ -62,10 +66,12 @@ class DecodeRole:
         self,
         worker: EngineWorker,
         limits: Limits,
+        images: Images,
         prefills: Sequence[str] = (),
         token: str = "",
         fallback: bool = True,
     ) -> None:
+        self.images = images
         self.worker, self.limits, self.fallback = worker, limits, fallback
         self.engine: Engine = worker.engine
         self.prefills = list(prefills)
@@ -87,7 +93,13 @@ class DecodeRole:
 
     # -- what the app calls ------------------------------------------------------------------
 
-    async def begin(self, tokens: list[int], new: int, stops: list[int]) -> Live:
+    async def begin(
+        self,
+        tokens: list[int],
+        new: int,
+        stops: list[int],
+        pictures: tuple[Picture, ...] = (),
+    ) -> Live:
         """Take slot and pages for a prompt; ``end`` must follow, whatever happens.
 
         Raises:
@@ -99,12 +111,13 @@ class DecodeRole:
         self._waiting += 1
         try:
             async with asyncio.timeout(self.limits.queue_s), self._turn:
-                live = await self._slot(tokens, new, stops)
+                live = await self._slot(tokens, new, stops, pictures)
         except TimeoutError:
             text = f"no slot became free within {self.limits.queue_s:g} s"
             raise ServeError("out_of_slots", text) from None
         finally:
             self._waiting -= 1
+        live.pictures = pictures
         live.fetch = asyncio.create_task(self._bring(live))
         return live
 
@@ -127,6 +140,9 @@ class DecodeRole:
         """The reader has all, or has gone: what the request holds goes back."""
         if live.fetch is not None:
             live.fetch.cancel()
+        if live.holds_images:
+            live.holds_images = False
+            self.images.give_back(live.pictures)
         self.worker.post(lambda: self._end(live))
 
     async def close(self) -> None:
@@ -135,11 +151,13 @@ class DecodeRole:
 
     # -- a slot ------------------------------------------------------------------------------
 
-    async def _slot(self, tokens: list[int], new: int, stops: list[int]) -> Live:
+    async def _slot(
+        self, tokens: list[int], new: int, stops: list[int], pictures: tuple[Picture, ...]
+    ) -> Live:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                take = self._taker(tokens, new, stops, loop)
+                take = self._taker(tokens, new, stops, loop, known(pictures))
                 return await self.worker.call(take, self._end)
             except OutOfSlotsError:
                 await asyncio.sleep(POLL_S)
@@ -149,13 +167,18 @@ class DecodeRole:
                 raise ServeError("invalid_request", str(error)[:1000], "prompt") from None
 
     def _taker(
-        self, tokens: list[int], new: int, stops: list[int], loop: asyncio.AbstractEventLoop
+        self,
+        tokens: list[int],
+        new: int,
+        stops: list[int],
+        loop: asyncio.AbstractEventLoop,
+        media: Media | None,
     ) -> Callable[[], Live]:
         def take() -> Live:
             self._names += 1
             name = f"decode-{self._names}"
-            if self.prefills:
-                request = expect(self.engine, tokens, new, name, stops, "prefill")
+            if self.prefills or media is not None:  # embeddings are fetched when they are needed
+                request = expect(self.engine, tokens, new, name, stops, "prefill", media)
             else:
                 if len(self.engine.running) >= self.engine.config.running_limit:
                     raise OutOfSlotsError("all slots are taken")
@@ -169,9 +192,9 @@ class DecodeRole:
 
     async def _bring(self, live: Live) -> None:
         """See that the request gets its state, from elsewhere or from here."""
-        if not self.prefills:
+        if not self.prefills and not live.pictures:
             return
-        reason = ""
+        reason = "no prefill process is known"
         attempts = (1 + self.limits.retries) * len(self.prefills)
         for attempt in range(attempts):
             url = self.prefills[self._next % len(self.prefills)]
@@ -200,6 +223,7 @@ class DecodeRole:
             "identity": self.identity.to_dict(),
             "tokens": list(live.request.tokens),
             "have": have,
+            "images": [p.placed() for p in live.pictures],
         }
         async with self.remote.stream(f"{url}/v1/prefill", asked) as answer:
             if answer.status_code != 200:
@@ -214,21 +238,34 @@ class DecodeRole:
         raise ServeError("transfer_failed", f"the connection ended before {what} had arrived")
 
     async def _without(self, live: Live, reason: str) -> None:
+        text = f"the state of this prompt did not come: {reason}"
         if not self.fallback:
-            self.counts["failed"] += 1
-            text = f"the state of this prompt did not come: {reason}"
-            live.over = True
-            live.queue.put_nowait(ServeError("transfer_failed", text).body())
-            self.worker.post(lambda: self._end(live))
+            self._fail(live, ServeError("transfer_failed", text))
             return
+        media = None
+        if live.pictures:
+            try:
+                tensors = await self.images.take(live.pictures)
+            except ServeError as error:
+                self._fail(live, ServeError(error.code, f"{text}; {error.message}"[:1500]))
+                return
+            live.holds_images = True
+            media = known(live.pictures, tensors)
         self.counts["fallbacks"] += 1
         live.facts["fallback"] = reason
-        await self.worker.call(lambda: self._fall_back(live, reason))
+        await self.worker.call(lambda: self._fall_back(live, reason, media))
+
+    def _fail(self, live: Live, error: ServeError) -> None:
+        self.counts["failed"] += 1
+        live.over = True
+        live.queue.put_nowait(error.body())
+        self.worker.post(lambda: self._end(live))
 
     # -- on the engine's thread --------------------------------------------------------------
 
-    def _fall_back(self, live: Live, reason: str) -> None:
+    def _fall_back(self, live: Live, reason: str, media: Media | None) -> None:
         if live.request.phase is Phase.RECEIVING:
+            live.request.media = media
             fall_back(self.engine, live.request, f"its state did not come ({reason})"[:200])
 
     def _after_step(self) -> None:

@@ -29,6 +29,7 @@ class Limits:
     piece_bytes: int = 64 << 20
     image_pixels: int = 256 * 256
     images: int = 8
+    embedding_bytes: int = 64 << 20
     connections: int = 128
     requests: int = 32
     transfers: int = 16

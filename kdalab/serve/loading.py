@@ -67,21 +67,31 @@ class Loaded:
         return self.tokenizer.decode(ids) if self.tokenizer is not None else ""
 
 
+def dtype_of(name: str) -> torch.dtype:
+    """A dtype by its name.
+
+    Raises:
+        KdalabError: another name.
+    """
+    if name not in DTYPES:
+        raise KdalabError(f"dtype {name!r}; use one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
 def load(name: str, seed: int = 0, dtype: str = "fp32", decode_rows: int = 8) -> Loaded:
     """A tiny model by its name, or the folder of a Kimi Linear or Kimi K3 checkpoint.
 
     Raises:
         KdalabError: no such name or folder, or a checkpoint that cannot be read.
     """
-    if dtype not in DTYPES:
-        raise KdalabError(f"dtype {dtype!r}; use one of {', '.join(DTYPES)}")
+    kind = dtype_of(dtype)
     folder = Path(name)
     if name in TINY_MODELS:
-        model = named_model(name, seed, DTYPES[dtype], decode_rows)
+        model = named_model(name, seed, kind, decode_rows)
         tokenizer: Tokenizer | None = ByteTokenizer()
         fingerprint, shown = ByteTokenizer().fingerprint, name
     elif folder.is_dir():
-        model = load_pretrained(folder, DTYPES[dtype], decode_rows)
+        model = load_pretrained(folder, kind, decode_rows)
         tokenizer, fingerprint, shown = *_tokenizer_of(folder), folder.resolve().name
     else:
         raise KdalabError(

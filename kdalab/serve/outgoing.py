@@ -13,8 +13,10 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from kdalab.engine import CELL, Engine, Phase, Request
+from kdalab.engine.media import Media
 from kdalab.errors import KdalabError
 from kdalab.serve.errors import ServeError
+from kdalab.serve.images import Images, Picture, known, picture
 from kdalab.serve.limits import Limits
 from kdalab.serve.pieces import PieceMeta, write_piece
 from kdalab.serve.schema import Prefill
@@ -38,6 +40,7 @@ class Outgoing:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     done: bool = False
     nbytes: int = 0
+    pictures: tuple[Picture, ...] = ()
 
     def push(self, frame: bytes, last: bool = False) -> None:
         """A frame more for the reader, who is woken when all of this is so."""
@@ -57,7 +60,10 @@ class PrefillRole:
             does that plans ahead. What is sent is the same.
     """
 
-    def __init__(self, worker: EngineWorker, limits: Limits, over_schedule: int = 0) -> None:
+    def __init__(
+        self, worker: EngineWorker, limits: Limits, images: Images, over_schedule: int = 0
+    ) -> None:
+        self.images = images
         self.worker, self.limits, self.over_schedule = worker, limits, over_schedule
         self.engine: Engine = worker.engine
         self.open: dict[str, Outgoing] = {}
@@ -79,8 +85,24 @@ class PrefillRole:
             ServeError: another identity, a prompt that does not fit, or too many transfers.
         """
         self._refuse(asked)
+        pictures = self._pictures(asked)
+        tensors = await self.images.take(pictures)
         loop = asyncio.get_running_loop()
-        return await self.worker.call(lambda: self._begin(asked, loop), self._end)
+        try:
+            media = known(pictures, tensors)
+            out = await self.worker.call(lambda: self._begin(asked, loop, media), self._end)
+        except BaseException:
+            self.images.give_back(pictures)
+            raise
+        out.pictures = pictures
+        return out
+
+    def _pictures(self, asked: Prefill) -> tuple[Picture, ...]:
+        """The images that belong to the ids; the engine compares each with the ids at its place."""
+        of, most = self.images.fingerprint, self.limits.image_pixels
+        if len(asked.images) > self.limits.images:
+            raise ServeError("invalid_request", f"{len(asked.images)} images", "images")
+        return tuple(picture(i, i.start, bytes.fromhex(i.salt), of, most) for i in asked.images)
 
     async def frames(self, out: Outgoing) -> AsyncGenerator[bytes, None]:
         """The frames of one prompt, as they are computed."""
@@ -97,6 +119,8 @@ class PrefillRole:
 
     def end(self, out: Outgoing) -> None:
         """The reader has all, or has gone: nothing of the transfer stays."""
+        self.images.give_back(out.pictures)
+        out.pictures = ()
         self.worker.post(lambda: self._end(out))
 
     def _refuse(self, asked: Prefill) -> None:
@@ -118,7 +142,9 @@ class PrefillRole:
 
     # -- on the engine's thread --------------------------------------------------------------
 
-    def _begin(self, asked: Prefill, loop: asyncio.AbstractEventLoop) -> Outgoing:
+    def _begin(
+        self, asked: Prefill, loop: asyncio.AbstractEventLoop, media: Media | None
+    ) -> Outgoing:
         if asked.transfer in self.open:
             raise ServeError("invalid_request", "this transfer is under way", "transfer")
         if len(self.open) >= self.limits.transfers:
@@ -128,7 +154,8 @@ class PrefillRole:
         # A token more than is needed: the request is then still there after its first one.
         new = 2 + self.over_schedule
         try:
-            request = self.engine.submit(asked.tokens, new, f"prefill-{self._names}")
+            name = f"prefill-{self._names}"
+            request = self.engine.submit(asked.tokens, new, name, media=media)
         except KdalabError as error:
             raise ServeError("invalid_request", str(error)[:1000], "tokens") from None
         out = self.open[asked.transfer] = Outgoing(asked.transfer, request, asked.have, loop)

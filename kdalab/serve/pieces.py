@@ -39,7 +39,8 @@ class PieceMeta(BaseModel):
 
     ``prefix`` is the hash of the prompt's first ``end`` tokens, so that what is written at
     [start, end) is of this very text. ``count`` is the number of pieces of the whole transfer,
-    known with the state. A piece of kind ``error`` ends the transfer with a reason.
+    known with the state. An ``embedding`` is of an encoder (``identity``) and an ``image``, its
+    ``boundary`` the positions it has. A piece of kind ``error`` ends the transfer with a reason.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -48,7 +49,7 @@ class PieceMeta(BaseModel):
     version: Literal[1] = 1
     transfer: Hex32
     seq: Count
-    kind: Literal["latent", "state", "error"]
+    kind: Literal["latent", "state", "embedding", "error"]
     identity: Hex64
     boundary: Boundary
     start: Annotated[int, Field(ge=0)] = 0
@@ -56,6 +57,7 @@ class PieceMeta(BaseModel):
     prefix: PrefixMeta | None = None
     count: Count | None = None
     first: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    image: Hex32 | None = None
     code: Annotated[str, Field(max_length=40)] = ""
     message: Annotated[str, Field(max_length=2000)] = ""
 
@@ -73,7 +75,12 @@ class Piece(NamedTuple):
         return sum(t.nbytes for t in self.tensors.values())
 
 
-NAMES = {"latent": {"latent"}, "state": {"recurrent", "conv"}, "error": set()}
+NAMES = {
+    "latent": {"latent"},
+    "state": {"recurrent", "conv"},
+    "embedding": {"embeddings"},
+    "error": set(),
+}
 
 
 def write_piece(meta: PieceMeta, tensors: Mapping[str, torch.Tensor]) -> bytes:

@@ -14,6 +14,7 @@ from kdalab.errors import KdalabError
 from kdalab.serve.decoding import DecodeRole, Live
 from kdalab.serve.errors import ServeError
 from kdalab.serve.http import Stream, new_app, while_there
+from kdalab.serve.images import Images, Picture, place
 from kdalab.serve.limits import Limits
 from kdalab.serve.loading import Loaded, load
 from kdalab.serve.outgoing import PrefillRole
@@ -36,6 +37,12 @@ class ModelOptions:
     token: str = ""
     slow_s: float = 0.0  # seconds between steps: to see a transfer happen
     over_schedule: int = 0  # steps that a prefilled request runs too long
+    encoders: tuple[str, ...] = ()  # addresses of encode processes
+    vision_seed: int = 0
+
+    def images(self, loaded: Loaded) -> Images:
+        """Where this process has embeddings from."""
+        return Images(loaded.model, self.vision_seed, self.encoders, self.limits, self.token)
 
     def worker(self) -> tuple[Loaded, EngineWorker]:
         """The model, and its engine in a thread that has not been started."""
@@ -54,9 +61,11 @@ class ModelOptions:
 def prefill_app(options: ModelOptions) -> FastAPI:
     """POST /v1/prefill: a prompt in, its state out, piece by piece."""
     loaded, worker = options.worker()
-    role = PrefillRole(worker, options.limits, options.over_schedule)
+    images = options.images(loaded)
+    role = PrefillRole(worker, options.limits, images, options.over_schedule)
 
     async def stop() -> None:
+        await images.close()
         worker.close()
 
     app = new_app("kdalab prefill", worker.start, stop)
@@ -76,9 +85,11 @@ def prefill_app(options: ModelOptions) -> FastAPI:
 def decode_app(options: ModelOptions, prefills: list[str], fallback: bool = True) -> FastAPI:
     """POST /v1/generate: a prompt in, tokens out, one JSON a line."""
     loaded, worker = options.worker()
-    role = DecodeRole(worker, options.limits, prefills, options.token, fallback)
+    images = options.images(loaded)
+    role = DecodeRole(worker, options.limits, images, prefills, options.token, fallback)
 
     async def stop() -> None:
+        await images.close()
         await role.close()
         worker.close()
 
@@ -91,12 +102,20 @@ def decode_app(options: ModelOptions, prefills: list[str], fallback: bool = True
             text = f"no model {str(asked.model)[:80]!r}; this process has {loaded.name!r}"
             raise ServeError("not_found", text, "model")
         try:
-            given = asked.prompt
-            tokens = loaded.encode(given) if isinstance(given, str) else list(given)
+            tokens, pictures = place(
+                asked.prompt,
+                asked.images,
+                loaded.encode,
+                loaded.model,
+                images.fingerprint,
+                options.limits,
+            )
+        except ServeError:
+            raise
         except KdalabError as error:
             raise ServeError("invalid_request", str(error), "prompt") from None
         check_sizes(len(tokens), asked.max_tokens, options.limits)
-        live = await while_there(request, _begun(role, tokens, asked))
+        live = await while_there(request, _begun(role, tokens, pictures, asked))
         lines = _lines(role, live, loaded)
         end = lambda: role.end(live)  # noqa: E731
         kind = "application/x-ndjson"
@@ -106,8 +125,10 @@ def decode_app(options: ModelOptions, prefills: list[str], fallback: bool = True
     return app
 
 
-async def _begun(role: DecodeRole, tokens: list[int], asked: Generate) -> Live:
-    return await role.begin(tokens, asked.max_tokens, asked.stop_token_ids)
+async def _begun(
+    role: DecodeRole, tokens: list[int], pictures: tuple[Picture, ...], asked: Generate
+) -> Live:
+    return await role.begin(tokens, asked.max_tokens, asked.stop_token_ids, pictures)
 
 
 async def _lines(role: DecodeRole, live: Live, loaded: Loaded) -> AsyncGenerator[bytes, None]:
@@ -146,4 +167,6 @@ def _common(
 
     @app.get("/v1/conservation")
     async def conservation() -> Response:
-        return JSONResponse({"role": what, **await worker.call(role.conservation)})
+        embeddings = role.images.conservation()
+        found = await worker.call(role.conservation)
+        return JSONResponse({"role": what, **found, "embeddings": embeddings})

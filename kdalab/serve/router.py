@@ -69,6 +69,7 @@ class Router:
             "model": asked.model,
             "prompt": asked.prompt,
             "max_tokens": asked.max_tokens,
+            "images": [i.model_dump() for i in asked.images],
             "stop_token_ids": asked.stop_token_ids,
         }
         error = ServeError("unavailable", "no decode process is known")

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kdalab.serve.errors import ServeError
 from kdalab.serve.limits import Limits
-from kdalab.transfer.metadata import Hex32
+from kdalab.transfer.metadata import Hex32, Hex64
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -19,6 +19,58 @@ NewTokens = Annotated[int, Field(ge=1, le=1 << 20)]
 Stops = Annotated[list[TokenId], Field(max_length=64)]
 
 
+Side = Annotated[int, Field(ge=1, le=1 << 14)]
+Base64 = Annotated[str, Field(max_length=1 << 26)]
+Level = Annotated[int, Field(ge=0, le=255)]
+Pixel = Annotated[list[Level], Field(min_length=3, max_length=3)]
+Rows = Annotated[list[Annotated[list[Pixel], Field(max_length=1 << 14)]], Field(max_length=1 << 14)]
+Salt = Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
+
+
+class ImageIn(BaseModel):
+    """An image of a client: RGB, as base64 of its bytes row by row, or as nested lists.
+
+    In a prompt of ids it stands before the id with index ``at``. A ``private`` one is neither kept
+    nor ever matched with another request's.
+    """
+
+    model_config = _STRICT
+
+    height: Side
+    width: Side
+    data: Base64 | None = None
+    pixels: Rows | None = None
+    at: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    private: bool = False
+
+
+class PlacedImage(BaseModel):
+    """An image on its way from decode to prefill; its positions begin at ``start``."""
+
+    model_config = _STRICT
+
+    start: Annotated[int, Field(ge=0, le=1 << 20)]
+    height: Side
+    width: Side
+    data: Base64
+    salt: Salt = ""
+
+
+class Encode(BaseModel):
+    """POST /v1/encode: what prefill asks of an encode process."""
+
+    model_config = _STRICT
+
+    height: Side
+    width: Side
+    data: Base64
+    salt: Salt = ""
+    encoder: Hex64
+
+
+ImageList = Annotated[list[ImageIn], Field(max_length=64)]
+
+
 class Completion(BaseModel):
     """POST /v1/completions, as far as it means something here. Decoding is greedy."""
 
@@ -27,6 +79,7 @@ class Completion(BaseModel):
     model: Annotated[str, Field(max_length=200)] | None = None
     prompt: Annotated[str, Field(min_length=1, max_length=1 << 22)] | Tokens
     max_tokens: NewTokens = 16
+    images: ImageList = Field(default_factory=list)
     stream: bool = False
     stream_options: dict[str, bool] | None = None
     stop_token_ids: Stops = Field(default_factory=list)
@@ -47,6 +100,7 @@ class Generate(BaseModel):
     model: Annotated[str, Field(max_length=200)] | None = None
     prompt: Annotated[str, Field(min_length=1, max_length=1 << 22)] | Tokens
     max_tokens: NewTokens
+    images: ImageList = Field(default_factory=list)
     stop_token_ids: Stops = Field(default_factory=list)
 
 
@@ -62,6 +116,7 @@ class Prefill(BaseModel):
     identity: dict[str, Any]
     tokens: Tokens
     have: Annotated[int, Field(ge=0, le=1 << 20)]
+    images: Annotated[list[PlacedImage], Field(max_length=64)] = Field(default_factory=list)
 
 
 def parsed(kind: type[M], body: bytes) -> M:

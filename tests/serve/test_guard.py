@@ -19,6 +19,7 @@ from kdalab.cli.main import build_app
 from kdalab.errors import KdalabError
 from kdalab.serve.decoding import DecodeRole
 from kdalab.serve.errors import ServeError
+from kdalab.serve.images import Images
 from kdalab.serve.limits import Limits
 from kdalab.serve.roles import ModelOptions, decode_app
 from kdalab.serve.router import router_app
@@ -196,7 +197,8 @@ def test_other_weights_are_refused_and_the_field_is_named() -> None:
         worker.start()
 
         async def ask() -> ServeError | None:
-            role = DecodeRole(worker, limits, [prefill], fallback=False)
+            images = Images(worker.engine.model, 0, [], limits)
+            role = DecodeRole(worker, limits, images, [prefill], fallback=False)
             live = await role.begin([1, 2, 3], 2, [])
             items = [item async for item in role.tokens(live)]
             role.end(live)
