@@ -128,7 +128,7 @@ class SharingFilm(EngineFilm):
         }
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def _picture(film: SharingFilm, step: int, lang: str) -> str:
     found, run = film.found, film.run
     here, names = run.steps[step], list(run.texts)

@@ -34,7 +34,7 @@ _PROMPTS = (
 class SlotView:
     """One state slot at one step.
 
-    ``role`` is "active", "waiting" (its copy is queued), "spare", "kept", "cached" or "free".
+    ``role`` is "active", "waiting" (for its first forward), "spare", "kept", "cached" or "free".
     Without copy on write a request's slot is an "alias" of the checkpoint ``of``, and that
     checkpoint is "overwritten" by its last writer. ``owner`` is the request, "" for the cache and
     for free slots; ``tokens`` what the state has seen (0: nothing to show); ``readers`` have a
@@ -151,7 +151,8 @@ def refused_write(config: EngineConfig) -> str:
 def _slots(run: Recording, step: int) -> tuple[SlotView, ...]:
     view, shared = run.view(step), run.scenario.config.shares_states
     aliases, writers = _aliases(run, step)
-    queued = _queued(run, step)
+    past = run.events[: run.steps[step].event_index]
+    begun = {e.request for e in past if isinstance(e, ev.Computed | ev.Replayed)}
     private: list[SlotView] = []
     for slot, owner in enumerate(view.active):
         name = f"active:{slot}"
@@ -165,7 +166,7 @@ def _slots(run: Recording, step: int) -> tuple[SlotView, ...]:
         if role == "active" and owner in aliases:
             private.append(SlotView(name, "alias", owner, of=aliases[owner]))
             continue
-        if role == "active" and owner in queued:
+        if role == "active" and owner not in begun:
             role = "waiting"
         seen = request.computed if role == "active" else 0
         private.append(SlotView(name, role, owner, seen))

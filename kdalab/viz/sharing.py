@@ -185,7 +185,7 @@ def _arrow(x0: float, x1: float, note: str, words: Mapping[str, str]) -> str:
         return svg.text(a, y - 6, words["given"], "small mid strong halo")
     curve = f"M{a:.1f} {y:.1f} C{a:.1f} 12 {b:.1f} 12 {b:.1f} {y - 5:.1f}"
     head = f"M{b - 5:.1f} {y - 7:.1f} h10 l-5 8 z"
-    text = svg.text((a + b) / 2, y - 15, note, "small mid strong halo") if note else ""
+    text = svg.text((a + b) / 2, y - 2, note, "small mid strong halo") if note else ""
     return svg.path(curve, "move") + svg.path(head, "movehead") + text
 
 
