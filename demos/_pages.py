@@ -20,6 +20,7 @@ MODULES = (
     "tree",
     "sharing",
     "partial",
+    "unified",
 )
 
 

@@ -27,6 +27,7 @@ from kdalab.lessons.state import (
 from kdalab.lessons.state import K as STATE_CHANNELS
 from kdalab.lessons.steps import Step, steps_of
 from kdalab.lessons.tree import STORIES, TREE_BYTES, Act, TreeRun, play_tree
+from kdalab.lessons.unified import WORKLOADS, UnifiedRun, play_unified
 
 __all__ = [
     "DECAYS",
@@ -43,6 +44,7 @@ __all__ = [
     "STATE_CHANNELS",
     "STORIES",
     "TREE_BYTES",
+    "WORKLOADS",
     "Act",
     "BothRun",
     "Chapter",
@@ -64,6 +66,7 @@ __all__ = [
     "StateRun",
     "Step",
     "TreeRun",
+    "UnifiedRun",
     "Write",
     "cold_run",
     "examples",
@@ -75,6 +78,7 @@ __all__ = [
     "play_sharing",
     "play_state",
     "play_tree",
+    "play_unified",
     "recall_rows",
     "run_both",
     "scenario",
