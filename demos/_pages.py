@@ -21,6 +21,7 @@ MODULES = (
     "sharing",
     "partial",
     "unified",
+    "verify",
 )
 
 

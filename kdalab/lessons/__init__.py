@@ -28,10 +28,19 @@ from kdalab.lessons.state import K as STATE_CHANNELS
 from kdalab.lessons.steps import Step, steps_of
 from kdalab.lessons.tree import STORIES, TREE_BYTES, Act, TreeRun, play_tree
 from kdalab.lessons.unified import WORKLOADS, UnifiedRun, play_unified
+from kdalab.lessons.verify import (
+    MAX_DRAFTS,
+    KeptState,
+    KnowingDrafter,
+    VerifyRun,
+    VerifyStep,
+    play_verify,
+)
 
 __all__ = [
     "DECAYS",
     "JOINT",
+    "MAX_DRAFTS",
     "MAX_NEW_TOKENS",
     "MAX_PROMPT_TOKENS",
     "MIN_NEW_TOKENS",
@@ -50,6 +59,8 @@ __all__ = [
     "Chapter",
     "ChunkRun",
     "JointRun",
+    "KeptState",
+    "KnowingDrafter",
     "Measured",
     "Mix",
     "Pair",
@@ -67,6 +78,8 @@ __all__ = [
     "Step",
     "TreeRun",
     "UnifiedRun",
+    "VerifyRun",
+    "VerifyStep",
     "Write",
     "cold_run",
     "examples",
@@ -79,6 +92,7 @@ __all__ = [
     "play_state",
     "play_tree",
     "play_unified",
+    "play_verify",
     "recall_rows",
     "run_both",
     "scenario",

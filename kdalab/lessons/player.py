@@ -236,6 +236,11 @@ def lesson_tokenizer() -> ByteTokenizer:
     return ByteTokenizer()
 
 
+def shown_token(token: int) -> str:
+    """One token as printable text; the id in brackets where it is no byte."""
+    return _shown(lesson_tokenizer(), token) if token < 256 else f"[{token}]"
+
+
 def _shown(tokenizer: ByteTokenizer, token: int) -> str:
     """One token as printable text; a byte inside a longer character shows as a middle dot."""
     text = tokenizer.decode([token])
