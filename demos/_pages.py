@@ -22,6 +22,7 @@ MODULES = (
     "partial",
     "unified",
     "verify",
+    "modes",
 )
 
 

@@ -4,6 +4,15 @@ from kdalab.lessons.both import BothRun, Chapter, examples, run_both
 from kdalab.lessons.chunks import DECAYS, ChunkRun, Span, play_chunks
 from kdalab.lessons.cold import Measured, cold_run
 from kdalab.lessons.joint import JOINT, MIXES, JointRun, Mix, play_joint
+from kdalab.lessons.modes import (
+    MODE_BLOCK,
+    MODE_UNIT,
+    Broken,
+    ModeAct,
+    ModeResult,
+    ModeRun,
+    play_modes,
+)
 from kdalab.lessons.pairs import PAIRS, Pair, Share
 from kdalab.lessons.partial import PartialAct, PartialRun, play_partial
 from kdalab.lessons.player import Recording, StateImage, lesson_model, play
@@ -45,6 +54,8 @@ __all__ = [
     "MAX_PROMPT_TOKENS",
     "MIN_NEW_TOKENS",
     "MIXES",
+    "MODE_BLOCK",
+    "MODE_UNIT",
     "PAIRS",
     "RECALL_EPISODES",
     "RECALL_SIMILARITY",
@@ -56,6 +67,7 @@ __all__ = [
     "WORKLOADS",
     "Act",
     "BothRun",
+    "Broken",
     "Chapter",
     "ChunkRun",
     "JointRun",
@@ -63,6 +75,9 @@ __all__ = [
     "KnowingDrafter",
     "Measured",
     "Mix",
+    "ModeAct",
+    "ModeResult",
+    "ModeRun",
     "Pair",
     "PartialAct",
     "PartialRun",
@@ -87,6 +102,7 @@ __all__ = [
     "play",
     "play_chunks",
     "play_joint",
+    "play_modes",
     "play_partial",
     "play_sharing",
     "play_state",
