@@ -19,10 +19,10 @@ MODULES = (
     "restore",
     "tree",
     "sharing",
-    "partial",
     "unified",
-    "verify",
+    "partial",
     "modes",
+    "verify",
 )
 
 

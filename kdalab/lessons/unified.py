@@ -262,7 +262,9 @@ def _joined(
                    False)  # fmt: skip
     nothing = SplitLayout((None,) * other.latents.slots.n, (None,) * (
         other.active.slots.n + other.checkpoints.slots.n))  # fmt: skip
-    layouts, splits, tallies = [], [], []
+    layouts: list[Layout] = []
+    splits: list[SplitLayout] = []
+    tallies: list[tuple[Tally, Tally]] = []
     page, state = mine.latents.page_bytes, states.entry_bytes
     refusals: list[tuple[int, str]] = []
     for step in steps:
