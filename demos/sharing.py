@@ -42,6 +42,7 @@ class SharingFilm(EngineFilm):
     def __init__(self, found: SharingRun, strategy_name: str, cow: bool) -> None:
         super().__init__(found.run)
         self.found, self.strategy, self.cow = found, strategy_name, cow
+        self.copied = _copies(found)
         kinds = [s.kind for s in found.run.steps]
         faults = [i for i, s in enumerate(found.run.steps) if s.kind == "FaultInjected"]
         copied = [i for i, k in enumerate(kinds) if k == "CopiedOnWrite"]
@@ -154,7 +155,7 @@ def _picture(film: SharingFilm, step: int, lang: str) -> str:
     )  # fmt: skip
     past = history_svg(
         found.slots, names, step, words=words, label=t(lang, "sharing.label-history"),
-        copies=_copies(film),
+        copies=film.copied,
     )  # fmt: skip
     longest = max(len(run.texts[p.name]) + p.max_new_tokens for p in run.scenario.prompts)
     prompts = prompt_svg(
@@ -181,9 +182,9 @@ def _copied_from(run: Any, name: str) -> int:
     return found[-1]
 
 
-def _copies(film: SharingFilm) -> list[tuple[int, int, int]]:
+def _copies(found: SharingRun) -> list[tuple[int, int, int]]:
     """(step, row from, row to) of every copy of a state that was made."""
-    found, run = film.found, film.run
+    run = found.run
     base = 0 if found.one_pool else len(run.start.active)
     marks = []
     for step, here in enumerate(run.steps):

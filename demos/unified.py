@@ -21,8 +21,7 @@ from kdalab.engine import events as ev
 from kdalab.engine import room
 from kdalab.engine.core import Engine
 from kdalab.lessons import WORKLOADS, UnifiedRun, play_unified
-from kdalab.memory import UnifiedBuffer
-from kdalab.memory.unified_slots import UnifiedSlots
+from kdalab.memory import UnifiedBuffer, UnifiedSlots
 from kdalab.units import format_bytes
 from kdalab.viz.svg import esc
 from kdalab.viz.tables import Table, request_table, table_html

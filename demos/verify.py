@@ -22,7 +22,7 @@ from kdalab.engine import speculate
 from kdalab.lessons import MAX_DRAFTS, KnowingDrafter, VerifyRun, play_verify
 from kdalab.lessons.player import shown_token
 from kdalab.lessons.verify import BOUNDARY, VERIFY_NEW
-from kdalab.model.verify import verify_tokens
+from kdalab.model import verify_tokens
 from kdalab.units import format_bytes
 from kdalab.viz.svg import esc
 from kdalab.viz.tables import Table, request_table
@@ -193,15 +193,21 @@ def _picture(film: VerifyFilm, step: int, lang: str) -> str:
     inputs = [k.token for k in now.kept] if now else []
     events = run.events[: run.steps[step].event_index]
     shown = verify_svg(
-        n_prompt=len(run.texts["A"]), n_new=VERIFY_NEW, made=[shown_token(x) for x in made],
+        n_prompt=len(run.texts["A"]), n_new=VERIFY_NEW, made=[_text(x) for x in made],
         wrong=[a != b for a, b in zip(made, found.truth, strict=False)], boundary=BOUNDARY,
-        tokens=[shown_token(x) for x in inputs], accepted=now.accepted if now else 0,
-        kept=now.kept if now else (), chosen=[shown_token(x) for x in now.chosen] if now else (),
+        tokens=[_text(x) for x in inputs], accepted=now.accepted if now else 0,
+        kept=now.kept if now else (), chosen=[_text(x) for x in now.chosen] if now else (),
         slot_seen=request.computed if request else 0, slot_off=off,
         checkpoint=any(isinstance(e, ev.Snapshotted) and e.boundary == BOUNDARY for e in events),
         words=words, label=t(lang, "verify.label"),
     )  # fmt: skip
     return f'<div class="kd-scroll">{shown}</div>'
+
+
+def _text(token: int) -> str:
+    """The token as text; its id where it cannot be printed."""
+    text = shown_token(token)
+    return f"[{token}]" if text == "·" else text
 
 
 def film(settings: Settings) -> Film:

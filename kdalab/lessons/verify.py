@@ -248,8 +248,6 @@ def _steps(engine: _Watched) -> tuple[tuple[Step, ...], dict[int, VerifyStep], i
             tone = "snapshot"
         if kind == "Verified":
             verifies[len(steps)] = engine.seen[count]
-            if engine.seen[count].accepted < len(engine.seen[count].drafted):
-                tone = "restore" if tone == "compute" else tone
             count += 1
         if any(isinstance(e, ev.FaultInjected) for e in group):
             tone = "evict"

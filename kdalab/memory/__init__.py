@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kdalab.memory.int8 import Int8CheckpointPool
     from kdalab.memory.latent import LatentPool
     from kdalab.memory.unified import UnifiedBuffer
+    from kdalab.memory.unified_slots import UnifiedSlots
 
 __all__ = [
     "CACHE",
@@ -32,6 +33,7 @@ __all__ = [
     "Level",
     "SlotAllocator",
     "UnifiedBuffer",
+    "UnifiedSlots",
 ]
 
 _WITH_TENSORS = {
@@ -42,6 +44,7 @@ _WITH_TENSORS = {
     "Level": "kdalab.memory.host",
     "LatentPool": "kdalab.memory.latent",
     "UnifiedBuffer": "kdalab.memory.unified",
+    "UnifiedSlots": "kdalab.memory.unified_slots",
 }
 
 

@@ -11,6 +11,7 @@ from kdalab.model.tiny import (
     tiny_model,
 )
 from kdalab.model.tokenizer import ByteTokenizer
+from kdalab.model.verify import VerifyOutput, verify_tokens
 from kdalab.model.vision import (
     VisionEncoder,
     encoder_fingerprint,
@@ -27,6 +28,7 @@ __all__ = [
     "DecodeOutput",
     "HybridModel",
     "KimiLinearConfig",
+    "VerifyOutput",
     "VisionEncoder",
     "encoder_fingerprint",
     "image_digest",
@@ -38,4 +40,5 @@ __all__ = [
     "tiny_k3_config",
     "tiny_k3_model",
     "tiny_model",
+    "verify_tokens",
 ]
