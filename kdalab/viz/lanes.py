@@ -89,13 +89,10 @@ def lanes_svg(
     for lane in lanes:
         drawn, y = _lane(axis, y, lane)
         parts.append(drawn)
-    for boundary, word in stops:
-        x = axis.x(boundary)
-        parts.append(svg.path(f"M{x:.1f} {top:.1f} V{y:.1f}", "parting"))
-        parts.append(svg.text(x, 24, word, "small mid halo"))
+    parts.append(_stops(axis, top, y, stops))
     if flag is not None:
         x = axis.x(flag)
-        parts.append(svg.path(f"M{x:.1f} 4 V{y:.1f}", "pole"))
+        parts.insert(0, svg.path(f"M{x:.1f} 4 V{y:.1f}", "pole"))  # behind what it crosses
         parts.append(svg.path(f"M{x:.1f} 4 l11 4.5 l-11 4.5 z", "pennant"))
         side = x > _RIGHT - 150
         parts.append(
@@ -106,6 +103,20 @@ def lanes_svg(
         )  # fmt: skip
     parts.append(_ruler(axis, y + 4, cell))
     return svg.document("".join(parts), y + 26, label, css_class="kd-lanes")
+
+
+def _stops(axis: svg.TokenAxis, top: float, foot: float, stops: Sequence[tuple[int, str]]) -> str:
+    """Dashed lines with their words; of two that stand close, one word goes left, one right."""
+    parts, xs = [], [axis.x(boundary) for boundary, _ in stops]
+    for i, (x, (_, word)) in enumerate(zip(xs, stops, strict=True)):
+        parts.append(svg.path(f"M{x:.1f} {top:.1f} V{foot:.1f}", "parting"))
+        left = i > 0 and x - xs[i - 1] < 70
+        right = i + 1 < len(xs) and xs[i + 1] - x < 70
+        css, shift = "mid", 0.0
+        if left != right:
+            css, shift = ("", 2.0) if left else ("end", 2.0)
+        parts.append(svg.text(x + (shift if left else -shift), 26, word, f"small halo {css}"))
+    return "".join(parts)
 
 
 def _prompt(axis: svg.TokenAxis, y: float, prompt: PromptBar) -> str:
