@@ -20,6 +20,7 @@ MODULES = (
     "tree",
     "sharing",
     "unified",
+    "groups",
     "partial",
     "modes",
     "verify",

@@ -3,6 +3,7 @@
 from kdalab.lessons.both import BothRun, Chapter, examples, run_both
 from kdalab.lessons.chunks import DECAYS, ChunkRun, Span, play_chunks
 from kdalab.lessons.cold import Measured, cold_run
+from kdalab.lessons.grouping import GroupingRun, LayoutBytes, play_groups
 from kdalab.lessons.joint import JOINT, MIXES, JointRun, Mix, play_joint
 from kdalab.lessons.modes import (
     MODE_BLOCK,
@@ -70,9 +71,11 @@ __all__ = [
     "Broken",
     "Chapter",
     "ChunkRun",
+    "GroupingRun",
     "JointRun",
     "KeptState",
     "KnowingDrafter",
+    "LayoutBytes",
     "Measured",
     "Mix",
     "ModeAct",
@@ -101,6 +104,7 @@ __all__ = [
     "lesson_model",
     "play",
     "play_chunks",
+    "play_groups",
     "play_joint",
     "play_modes",
     "play_partial",
