@@ -24,6 +24,7 @@ MODULES = (
     "partial",
     "modes",
     "verify",
+    "retention",
 )
 
 
