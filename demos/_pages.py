@@ -25,6 +25,7 @@ MODULES = (
     "modes",
     "verify",
     "retention",
+    "density",
 )
 
 

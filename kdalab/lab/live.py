@@ -51,12 +51,17 @@ class LiveReplay:
         return blocks * self.page_bytes + self.checkpoint_bytes
 
     def run(
-        self, placement: Placement, budget: int | None = None, restored: list[int] | None = None
+        self,
+        placement: Placement,
+        budget: int | None = None,
+        restored: list[int] | None = None,
+        known: list[int] | None = None,
     ) -> ReplayResult:
         """As ``replay(trace, spec, placement, budget)``.
 
         Args:
             restored: gets the tokens that each request restored, in order.
+            known: gets the tokens of each whose latent KV was in the cache, in order.
 
         Raises:
             KdalabError: the budget is smaller than what one request needs; an interval off the
@@ -76,7 +81,7 @@ class LiveReplay:
             self.checkpoint_bytes,
         )
         with without_garbage_collection():
-            _Run(self, budget, result).go(placement, restored)
+            _Run(self, budget, result).go(placement, restored, known)
         result.skipped_lines = self.trace.n_skipped
         result.skipped_examples = [str(s) for s in self.trace.skipped]
         result.seconds = time.perf_counter() - begin
@@ -103,7 +108,9 @@ class _Run:
         self.clock = 0
         self.pool = CountingPool(live.page_bytes, live.checkpoint_bytes, budget)
 
-    def go(self, placement: Placement, restored: list[int] | None) -> None:
+    def go(
+        self, placement: Placement, restored: list[int] | None, matches: list[int] | None
+    ) -> None:
         kids, edge, slot, parent = self.kids, self.edge, self.slot, self.parent
         kv, states, state_used, kv_used = self.kv, self.states, self.state_used, self.kv_used
         block, read = self.live.block, set()
@@ -134,6 +141,8 @@ class _Run:
                 replayed += match - restore
             if restored is not None:
                 restored.append(restore)
+            if matches is not None:
+                matches.append(match)
             part = source
             while part:
                 del kv[part]
