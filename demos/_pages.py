@@ -26,6 +26,7 @@ MODULES = (
     "verify",
     "retention",
     "density",
+    "compare",
 )
 
 

@@ -205,12 +205,14 @@ def compare(
     cost: CostModel | None = None,
     on_request: Callable[[int], None] | None = None,
     check_every: int = 0,
+    on_lookup: Callable[[str, Lookup, Lookup], None] | None = None,
 ) -> Comparison:
     """Send every request through both ways, one after the other.
 
     Args:
         flops, cost: what tokens cost, for the time to the first token; both or none.
         check_every: prove both caches' invariants after every so many requests; 0 for never.
+        on_lookup: told each request's name and what the tree and the blocks found.
 
     Raises:
         KdalabError: a request that one of the two cannot hold.
@@ -224,6 +226,8 @@ def compare(
             copied = radix.copied_bytes, block.copied_bytes
             a, b = radix.serve_ask(ask), block.serve_ask(ask)
             found.note(ask.name, a, b)
+            if on_lookup is not None:
+                on_lookup(ask.name, a, b)
             if flops is not None and cost is not None:
                 moved = radix.copied_bytes - copied[0], block.copied_bytes - copied[1]
                 for seconds, look, nbytes in zip(times, (a, b), moved, strict=True):

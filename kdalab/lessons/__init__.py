@@ -1,6 +1,6 @@
 """Named scenarios, the steps through them, and the recordings that pages and notebooks show."""
 
-from kdalab.lessons.both import BothRun, Chapter, examples, run_both
+from kdalab.lessons.both import Asked, BothRun, Chapter, Found, examples, run_both
 from kdalab.lessons.chunks import DECAYS, ChunkRun, Span, play_chunks
 from kdalab.lessons.cold import Measured, cold_run
 from kdalab.lessons.grouping import GroupingRun, LayoutBytes, play_groups
@@ -65,6 +65,7 @@ from kdalab.lessons.verify import (
 
 __all__ = [
     "Act",
+    "Asked",
     "BothRun",
     "Broken",
     "Candidate",
@@ -75,6 +76,7 @@ __all__ = [
     "DensityPoint",
     "DensityRun",
     "Evicting",
+    "Found",
     "GroupingRun",
     "INTERVALS",
     "JOINT",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from kdalab.cache import (
     BlockConfig,
+    Lookup,
     PrefixKey,
     RadixStateCache,
     parse_block_retention,
@@ -47,11 +48,36 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """What one way found for a request: boundaries in tokens, and its reasons."""
+
+    match: int
+    restore: int
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, as both ways looked it up."""
+
+    request: str
+    n_tokens: int
+    radix: Found
+    block: Found
+
+
+@dataclass(frozen=True, slots=True)
 class BothRun:
-    """A comparison; ``chapters`` are empty where no engine ran."""
+    """A comparison and its requests; ``chapters`` are empty where no engine ran."""
 
     comparison: Comparison
     chapters: tuple[Chapter, ...] = ()
+    asked: tuple[Asked, ...] = ()
+
+
+def _asked(request: str, radix: Lookup, block: Lookup) -> Asked:
+    one, two = (Found(x.token_match, x.restore, x.why) for x in (radix, block))
+    return Asked(request, radix.n_tokens, one, two)
 
 
 def examples() -> dict[str, str]:
@@ -65,17 +91,23 @@ def where(name: str) -> str:
     return "caches" if name in PAIRS and not PAIRS[name].on_engines else "engines"
 
 
-def run_both(name: str) -> BothRun:
+def run_both(name: str, repeats: int = REPEATS) -> BothRun:
     """Run the example of that name both ways.
+
+    ``repeats`` is for the engines' times, of which the least counts: 1 or more runs.
 
     Raises:
         KdalabError: no such example; lists the known ones.
     """
     if name in PAIRS:
         pair = PAIRS[name]
-        return pair_on_engines(pair) if pair.on_engines else BothRun(pair_on_caches(pair))
+        if pair.on_engines:
+            return pair_on_engines(pair, repeats)
+        asked: list[Asked] = []
+        found = pair_on_caches(pair, on_lookup=lambda *a: asked.append(_asked(*a)))
+        return BothRun(found, (), tuple(asked))
     if name in RESTORE:
-        return scenario_on_engines(RESTORE[name])
+        return scenario_on_engines(RESTORE[name], repeats)
     raise KdalabError(
         f"no scenario is named {name!r}; known: {', '.join(examples())}. "
         "A trace is given by its path"
@@ -94,7 +126,11 @@ def tokens_of(prompt: Share, index: int, vocabulary: int = 1 << 30) -> np.ndarra
     return (ids % vocabulary).astype(np.int32)
 
 
-def pair_on_caches(pair: Pair, check: bool = True) -> Comparison:
+def pair_on_caches(
+    pair: Pair,
+    check: bool = True,
+    on_lookup: Callable[[str, Lookup, Lookup], None] | None = None,
+) -> Comparison:
     """Both caches alone, with unlimited bytes of the tiny model's sizes."""
     spec = preset(MODEL)
     sizes = state_sizes(spec)
@@ -116,6 +152,7 @@ def pair_on_caches(pair: Pair, check: bool = True) -> Comparison:
         pair.name,
         spec.name,
         check_every=int(check),
+        on_lookup=on_lookup,
     )
     found.assumptions = (
         "both caches without a model: no engine here can stop at these boundaries, or in so many "
@@ -137,7 +174,7 @@ def _key(tokens: np.ndarray, page: int) -> PrefixKey:
 # -- on the engines --------------------------------------------------------------------------
 
 
-def pair_on_engines(pair: Pair) -> BothRun:
+def pair_on_engines(pair: Pair, repeats: int = REPEATS) -> BothRun:
     """The real engines on the tiny model, with equal bytes."""
     arrivals = [
         Arrival(p.name, tuple(map(int, tokens_of(p, i, VOCABULARY))))
@@ -149,26 +186,30 @@ def pair_on_engines(pair: Pair) -> BothRun:
         unit=pair.unit,
         retention=parse_block_retention(pair.block_retention).interval,
     )
-    return engines_side_by_side(pair.name, arrivals, radix, block)
+    return engines_side_by_side(pair.name, arrivals, radix, block, repeats)
 
 
-def scenario_on_engines(scenario: Scenario) -> BothRun:
+def scenario_on_engines(scenario: Scenario, repeats: int = REPEATS) -> BothRun:
     """A lesson on the real engines: its own settings for the tree, hashes of a cell for blocks."""
     arrivals = [
         Arrival(p.name, tuple(p.text.encode()), p.max_new_tokens, p.together)
         for p in scenario.prompts
     ]
     return engines_side_by_side(
-        scenario.name, arrivals, scenario.config, BlockEngineConfig(unit=CELL)
+        scenario.name, arrivals, scenario.config, BlockEngineConfig(unit=CELL), repeats
     )
 
 
 def engines_side_by_side(
-    name: str, arrivals: Sequence[Arrival], radix: EngineConfig, block: BlockEngineConfig
+    name: str,
+    arrivals: Sequence[Arrival],
+    radix: EngineConfig,
+    block: BlockEngineConfig,
+    repeats: int = REPEATS,
 ) -> BothRun:
     """Send ``arrivals`` through ``Engine`` and ``BlockEngine``, which get the same bytes.
 
-    Figures and sentences are those of the first of ``REPEATS`` runs, every rule checked after
+    Figures and sentences are those of the first of ``repeats`` runs, every rule checked after
     every step; the others, unchecked, are for the time to the first token, of which the least
     counts.
 
@@ -179,7 +220,7 @@ def engines_side_by_side(
     nbytes = bytes_of(Engine(lesson_model(), radix))
     block = replace(block, total_bytes=nbytes, chunk_tokens=radix.chunk_tokens)
     runs = []
-    for turn in range(REPEATS):
+    for turn in range(max(1, repeats)):
         safe = turn == 0
         tree = replace(radix, check_every_step=safe, poison=safe, keep_logits=False)
         pool = replace(block, check_every_step=safe, poison=safe, keep_logits=False)
@@ -190,20 +231,22 @@ def engines_side_by_side(
         runs.append((one, two))
     first, second = runs[0]
     found = Comparison(name, MODEL, nbytes, radix_figures(first), block_figures(second))
+    asked = []
     for a, b in zip(first.requests, second.requests, strict=True):
         assert a.lookup is not None  # it has run
         assert b.lookup is not None
         found.note(f"prompt {a.name}", a.lookup, b.lookup)
+        asked.append(_asked(f"prompt {a.name}", a.lookup, b.lookup))
     for side, figures in ((0, found.radix), (1, found.block)):
         times = zip(*[run[side].first_token for run in runs], strict=True)
         figures.first_token = FirstToken.of([min(each) for each in times])
     found.assumptions = (
         "both engines run, on the tiny model, with the same bytes for pages, states and blocks",
-        f"the time to the first token is measured, the least of {REPEATS} runs on this machine",
+        f"the time to the first token is measured, the least of {repeats} runs on this machine",
     )
     found.first_token_is = "measured"
     chapters = [
         Chapter(names, tuple(e.sentence() for e in a), tuple(e.sentence() for e in b))
         for (names, a), (_, b) in zip(first.chapters, second.chapters, strict=True)
     ]
-    return BothRun(found, tuple(chapters))
+    return BothRun(found, tuple(chapters), tuple(asked))
