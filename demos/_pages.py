@@ -27,6 +27,7 @@ MODULES = (
     "retention",
     "density",
     "compare",
+    "int8",
 )
 
 

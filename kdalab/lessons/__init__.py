@@ -4,6 +4,15 @@ from kdalab.lessons.both import Asked, BothRun, Chapter, Found, examples, run_bo
 from kdalab.lessons.chunks import DECAYS, ChunkRun, Span, play_chunks
 from kdalab.lessons.cold import Measured, cold_run
 from kdalab.lessons.grouping import GroupingRun, LayoutBytes, play_groups
+from kdalab.lessons.int8 import (
+    Int8Run,
+    ScaleLine,
+    Served,
+    play_int8,
+    rounded_with,
+    scale_lines,
+    shrunk,
+)
 from kdalab.lessons.joint import JOINT, MIXES, JointRun, Mix, play_joint
 from kdalab.lessons.modes import (
     MODE_BLOCK,
@@ -79,6 +88,7 @@ __all__ = [
     "Found",
     "GroupingRun",
     "INTERVALS",
+    "Int8Run",
     "JOINT",
     "JointRun",
     "KeptState",
@@ -111,7 +121,9 @@ __all__ = [
     "SHARING_STRATEGIES",
     "STATE_CHANNELS",
     "STORIES",
+    "ScaleLine",
     "Scenario",
+    "Served",
     "Share",
     "SharingRun",
     "SlotView",
@@ -134,6 +146,7 @@ __all__ = [
     "play_chunks",
     "play_density",
     "play_groups",
+    "play_int8",
     "play_joint",
     "play_modes",
     "play_partial",
@@ -145,7 +158,10 @@ __all__ = [
     "play_verify",
     "policies_on_trace",
     "recall_rows",
+    "rounded_with",
     "run_both",
+    "scale_lines",
     "scenario",
+    "shrunk",
     "steps_of",
 ]
