@@ -18,16 +18,16 @@ MODULES = (
     "joint",
     "restore",
     "tree",
+    "density",
     "sharing",
+    "int8",
     "unified",
     "groups",
     "partial",
     "modes",
-    "verify",
     "retention",
-    "density",
     "compare",
-    "int8",
+    "verify",
 )
 
 
