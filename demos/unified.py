@@ -215,7 +215,7 @@ def film(settings: Settings) -> Film:
     """The film of one setting."""
     given = settings["workload"], settings["holes"] == "lazy", settings["share"]
     if "gate" in settings["breaks"]:
-        return UnifiedFilm(play_unified(*given, "forever"), play_unified(*given))
+        return UnifiedFilm(play_unified(*given, "forever"), play_unified(*given, "none"))
     return UnifiedFilm(play_unified(*given, settings["gate"]), None)
 
 

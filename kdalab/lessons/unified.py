@@ -158,13 +158,14 @@ class _Seen(Engine):
         return Layout(sides[0], sides[1], low, high, holes, self.buffer.gated)
 
 
+@lru_cache(maxsize=16)
 def play_unified(
     workload: str = "mixed",
     lazy: bool = False,
     share: int = 70,
     gate: str = "none",
 ) -> UnifiedRun:
-    """Run one workload in both memories.
+    """Run one workload in both memories; what has been run is kept, for it is plain data.
 
     Args:
         workload: one of ``WORKLOADS``.
