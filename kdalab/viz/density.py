@@ -192,8 +192,8 @@ def density_figure(
     named = f"{words['interval']} ({words['here']}: {here:,})" if here else words["interval"]
     figure.update_xaxes(title=named, row=2, col=1)
     figure.update_yaxes(title=words["restored"], tickformat=".0%", rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(title=words["bytes"], type="log", row=2, col=1)
+    figure.update_yaxes(title=words["bytes"], type="log", dtick=1, row=2, col=1)
     figure.update_layout(
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}, margin={"t": 104}
+        legend={"orientation": "h", "x": 0, "y": -0.17, "yanchor": "top"}, margin={"b": 104}
     )
     return figure

@@ -72,6 +72,14 @@ def _line(
         if b > a:
             title = f"{words[name]}: {a:,} - {b:,}"
             out.append(svg.rect(axis.x(a), y, axis.width(b - a), _BAR, css, title=title))
+    if known > restore:
+        x, width = axis.x(restore), axis.width(known - restore)
+        count = min(12, int(width // 12))
+        step = width / (count + 1)
+        marks = (
+            f"M{x + step * (i + 1) - 2:.1f} {y + 3.5:.1f} l4 3.5 l-4 3.5" for i in range(count)
+        )
+        out.append(svg.path(" ".join(marks), "chevron done"))
     if match:
         x1 = axis.x(match)
         out.append(svg.path(f"M{axis.x(0):.1f} {y - 2:.1f} v-4 H{x1:.1f} v4", "bracket"))
