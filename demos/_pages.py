@@ -26,6 +26,7 @@ MODULES = (
     "partial",
     "modes",
     "retention",
+    "swa",
     "compare",
     "verify",
 )
