@@ -19,6 +19,7 @@ MODULES = (
     "restore",
     "tree",
     "density",
+    "swa",
     "sharing",
     "int8",
     "unified",
@@ -26,7 +27,6 @@ MODULES = (
     "partial",
     "modes",
     "retention",
-    "swa",
     "compare",
     "verify",
 )
