@@ -13,7 +13,7 @@ import gradio as gr
 
 from demos import _page
 from demos._controls import Choice, Number, Settings, Switches
-from demos._film import Film, Row, why_panel
+from demos._film import Film, Row, Seen, why_panel
 from demos._lesson import Lesson
 from demos._text import t
 from kdalab.cache import BlockRetention, MarconiOrder, PrefillFlops
@@ -29,7 +29,7 @@ from kdalab.lessons import (
 from kdalab.phrases import say_html
 from kdalab.viz.score_bars import ScoreBar, policy_hits_figure, score_bars_svg
 from kdalab.viz.svg import TokenAxis, esc
-from kdalab.viz.tables import Table
+from kdalab.viz.tables import Table, table_html
 from kdalab.viz.tree import tree_svg
 
 _TONES = {
@@ -95,7 +95,10 @@ class RetentionFilm(Film):
                 )
                 for c in choice.candidates
             ]  # fmt: skip
-            names = (t(lang, "retention.recency"), t(lang, "retention.saving", alpha=self.alpha))
+            names = (
+                t(lang, "retention.recency"),
+                t(lang, "retention.saving", alpha=f"{self.alpha:g}"),
+            )
             bars = score_bars_svg(
                 rows, top=1 + self.alpha, names=names, label=self.sentence(step, lang),
                 heading=t(lang, "retention.now" if made else "retention.next"),
@@ -114,7 +117,7 @@ class RetentionFilm(Film):
             facts = {
                 "node": goes.node, "age": goes.age, "per_byte": f"{goes.flops_per_byte:,.0f}",
                 "recency": f"{goes.recency:.2f}", "efficiency": f"{goes.efficiency:.2f}",
-                "total": f"{goes.total:.2f}", "alpha": self.alpha, "oldest": choice.oldest,
+                "total": f"{goes.total:.2f}", "alpha": f"{self.alpha:g}", "oldest": choice.oldest,
                 "other": f"{oldest.total:.2f}",
             }  # fmt: skip
             text = f"<p>{esc(t(lang, 'retention.formula', **facts))}</p>"
@@ -156,6 +159,24 @@ class RetentionFilm(Film):
                 tuple(t(lang, f"retention.column-{c}") for c in heads), policies,
             ),
         )  # fmt: skip
+
+    def pick(self, step: int, name: str, lang: str) -> Seen | None:
+        kind, _, number = name.partition(":")
+        if kind != "node" or not number.isdigit():
+            return None
+        choice = self._choice(step)
+        found = [c for c in (choice.candidates if choice else ()) if c.node == int(number)]
+        title = t(lang, "retention.pick", node=int(number))
+        if not found:
+            return Seen(title, f"<p>{esc(t(lang, 'retention.no-candidate'))}</p>")
+        c = found[0]
+        rows = (
+            (t(lang, "retention.column-tokens"), f"{c.start:,} - {c.end:,}"),
+            (t(lang, "retention.column-age"), c.age),
+            (t(lang, "retention.column-per-byte"), f"{c.flops_per_byte:,.0f}"),
+            (t(lang, "retention.column-score"), f"{c.total:.3f}"),
+        )
+        return Seen(title, table_html(Table("", ("", ""), rows)))
 
     def figures(self, lang: str) -> Sequence[Any]:
         p = self.policies
