@@ -3,6 +3,7 @@ against what was replayed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -74,7 +75,7 @@ def window_svg(
             )
             out.append(svg.path(d, "chevron done") if d else "")
             if row.resumed:
-                out.append(svg.state_box(x - 10, y + _BAR + 5, 20, shared=True))
+                out.append(_state(x - 11, y + _BAR + 6, False))
         if i == 0:
             x0 = axis.x(tokens - reach)
             out.append(svg.path(f"M{x0:.1f} {y - 3:.1f} v-5 H{_RIGHT:.1f} v5", "bracket"))
@@ -82,14 +83,23 @@ def window_svg(
             out.append(svg.text(x0 - 8, y + _BAR + 15, words["keys"], "small end"))
         else:
             out.append(svg.path(f"M{_LEFT:.1f} {y - 3:.1f} v-5 H{_RIGHT:.1f} v5", "bracket"))
-            out.append(svg.state_box(_RIGHT - 24, y + _BAR + 5, 22, shared=False, stale=row.wrong))
-            out.append(svg.text(_RIGHT - 34, y + _BAR + 20, words["state"], "small end"))
+            out.append(_state(_RIGHT - 24, y + _BAR + 6, row.wrong))
+            if not row.resumed:
+                out.append(svg.text(_RIGHT - 34, y + _BAR + 21, words["state"], "small end"))
         out.append(svg.text(_RIGHT + 12, y + 14, row.verdict, "small strong"))
         if row.marked:
             out.append(svg.rect(3, y - 13, svg.WIDTH - 6, 80, "now", radius=5))
         parts.append(svg.group("".join(out), hue_class(0)))
     parts.append(svg.path(f"M{_RIGHT:.1f} 20 V{_TOP + 2 * _ROW - 34:.1f}", "pole"))
     return svg.document("".join(parts), _TOP + 2 * _ROW - 20, label, css_class="kd-window")
+
+
+def _state(x: float, y: float, wrong: bool) -> str:
+    """A recurrent state, without a conv state: these layers have none."""
+    box = svg.rect(x, y, 22, 22, "s", radius=4)
+    return box + (svg.hatch(x, y, 22, 22) if wrong else "") + svg.text(
+        x + 11, y + 16, "S", "mid strong onstale" if wrong else "mid ons"
+    )  # fmt: skip
 
 
 def window_figure(
@@ -123,8 +133,11 @@ def window_figure(
             hovertemplate="%{x:,}: %{customdata}<extra>" + name + "</extra>",
         )  # fmt: skip
     figure.add_vline(
-        x=reach, line_dash="dot", line_color=theme(theme_name).accent,
-        annotation_text=f"{words['reach']} = {reach:,}", annotation_position="bottom right",
+        x=reach, line_dash="dot", line_color=theme(theme_name).accent
+    )  # fmt: skip
+    figure.add_annotation(  # its place on a logarithmic axis is the logarithm
+        x=math.log10(reach), y=0.04, yref="paper", xanchor="right", xshift=-6, showarrow=False,
+        text=f"{words['reach']} = {reach:,}",
     )  # fmt: skip
     style_figure(
         figure, title=words["title"], subtitle=words["subtitle"], height=height,
