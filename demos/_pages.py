@@ -29,6 +29,7 @@ MODULES = (
     "retention",
     "compare",
     "verify",
+    "lab",
 )
 
 

@@ -1,0 +1,33 @@
+"""The lab on a page: pasted text is a file like any other, with limits."""
+
+import pytest
+
+from kdalab.errors import KdalabError
+from kdalab.lab.generate import CHAT, generate, write_jsonl
+from kdalab.lab.readers import open_trace
+from kdalab.lab.run import replay_setup
+from kdalab.lessons.trace_lab import MAX_PASTED_BYTES, play_lab, read_pasted
+
+
+def test_a_pasted_trace_gives_the_account_of_its_file(tmp_path):
+    file = tmp_path / "x.jsonl"
+    write_jsonl(file, generate(20, CHAT), 512)
+    run = play_lab("agent-like", file.read_text(), "kimi-linear-48b", 8 << 30, "leaf+branch")
+    wanted = replay_setup(open_trace(file), run.setup)
+    assert (run.requests, run.account.hit_tokens) == (20, wanted.hit_tokens)
+    assert run.account.states_written == wanted.states_written
+    here = [r for r in run.rows if r["setup"] == str(run.setup)]
+    assert [r["hit_tokens"] for r in here] == [wanted.hit_tokens]
+    assert all(row in run.rows for row in run.best)
+    assert {a.system for a in run.advice} == {"SGLang", "vLLM"}
+
+
+@pytest.mark.parametrize("text", ["not a trace", "\x80\x04K\x01.", '{"a": 1}', "[" * 5000])
+def test_a_text_that_no_reader_takes_is_refused(text):
+    with pytest.raises(KdalabError):
+        read_pasted(text)
+
+
+def test_a_text_that_is_too_long_is_refused_before_it_is_read():
+    with pytest.raises(KdalabError, match="bytes"):
+        read_pasted(" " * (MAX_PASTED_BYTES + 1))
