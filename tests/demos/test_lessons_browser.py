@@ -16,6 +16,16 @@ PAGES = _pages.listed()
 LESSONS = [p.module.LESSON for p in PAGES if hasattr(p.module, "LESSON")]
 every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.slug)
 
+# Pages take turns: each opens in one of the two languages here, and in the other with -m slow.
+SPOKEN = [
+    pytest.param(lesson, lang, id=f"{lesson.slug}-{lang}", marks=marks)
+    for number, lesson in enumerate(LESSONS)
+    for lang, marks in (
+        (("zh", "ko")[number % 2], ()),
+        (("ko", "zh")[number % 2], pytest.mark.slow),
+    )
+]
+
 
 @contextmanager
 def opened(browser, url, width=1360, **options):
@@ -89,8 +99,7 @@ def test_a_page_opens_steps_to_its_end_and_back_and_moves_every_control(browser,
                 number.blur()
 
 
-@every_lesson
-@pytest.mark.parametrize("lang", ["zh", "ko"])
+@pytest.mark.parametrize(("lesson", "lang"), SPOKEN)
 def test_a_page_speaks_the_browser_s_language_dark_and_narrow(browser, hub, lesson, lang):
     locale = {"zh": "zh-CN", "ko": "ko-KR"}[lang]
     url = f"{hub}/{lesson.slug}?__theme=dark"
