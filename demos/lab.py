@@ -34,7 +34,7 @@ class LabFilm(Film):
         self.run = run
         self.kinds = ["account", "sweep", *["advice"] * len(run.advice), *["defaults"] * defaults]
         self.last = len(self.kinds) - 1
-        self.opening = self.last if defaults else 0
+        self.opening = self.last if defaults else 1
 
     def _advice(self, step: int) -> Advice:
         return self.run.advice[min(step - 2, len(self.run.advice) - 1)]
@@ -182,8 +182,8 @@ LESSON = Lesson(
     group="systems",
     controls=(
         Choice("trace", tuple(LAB_TRACES), "agent-like", width=200),
-        Choice("model", ("kimi-k3", "kimi-linear-48b"), "kimi-linear-48b"),
-        Choice("memory", (8, 16, 32, 64), 8, width=140),
+        Choice("model", ("kimi-k3", "kimi-linear-48b"), "kimi-k3"),
+        Choice("memory", (8, 16, 32, 64), 16, width=140),
         Choice("checkpoints", ("every:4096", "every:16384", "leaf", "leaf+branch"), "leaf+branch"),
         Switches("breaks", ("defaults",)),
         Text("pasted", limit=MAX_PASTED_BYTES, lines=3),
