@@ -16,7 +16,7 @@ from kdalab.errors import KdalabError
 from kdalab.lab.account import assumptions
 from kdalab.lab.flags import System, describe, own_policy, sglang, vllm
 from kdalab.lab.request import Requests
-from kdalab.lab.setup import Setup
+from kdalab.lab.setup import Setup, shown
 from kdalab.lab.sweep import Row, sweep
 
 OBJECTIVES = {"ttft": "mean time to the first token, s", "flops": "prefill FLOPs saved"}
@@ -138,15 +138,23 @@ class _Search:
         return self.advice(best)
 
     def variants(self, setup: Setup, knob: str) -> dict[str, Setup]:
-        """The setup with each value of one setting, as far as the trace's blocks allow."""
+        """The setup with each value of one setting, as far as the trace's blocks allow. Where the
+        system does not start with that value beside the others, those change too, and the text of
+        the value says so."""
         found = {}
         for value in self.system.knobs[knob]:
             try:
                 changed = Setup.parse([f"{knob}={value}"], setup)
             except KdalabError:
                 continue
-            if changed != setup:
-                found[value] = changed
+            fitting = self.system.allowed(changed, knob)
+            also = [
+                f"{name}={shown(name, getattr(fitting, name))}"
+                for name in self.system.knobs
+                if getattr(fitting, name) != getattr(changed, name)
+            ]
+            if fitting != setup:
+                found[" with ".join([value, " ".join(also)]) if also else value] = fitting
         return found
 
     def best_of(self, variants: dict[str, Setup], now: Setup) -> Setup:

@@ -7,9 +7,10 @@ and the system differ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kdalab.errors import KdalabError
 from kdalab.lab.block_run import layout_for
 from kdalab.lab.setup import Setup
 from kdalab.spec import state_sizes
@@ -23,13 +24,15 @@ SGLANG_CHUNK = 8192
 class System:
     """One serving system: what of it can be set, and its defaults.
 
-    ``knobs`` are settings and the values to try (text, as in ``Setup.parse``).
+    ``knobs`` are settings and the values to try (text, as in ``Setup.parse``). ``allowed`` turns
+    a setup in which a knob was just set into one that the system starts with, that knob kept.
     """
 
     name: str
     default: Setup
     knobs: dict[str, tuple[str, ...]]
     limits: tuple[str, ...]
+    allowed: Callable[[Setup, str], Setup] = lambda setup, knob: setup
 
 
 def sglang(base: Setup, host: int = 0) -> System:
@@ -55,8 +58,37 @@ def sglang(base: Setup, host: int = 0) -> System:
         "SGLang's INT8 pool stands beside the active pool and has a size of its own; here states "
         "of both forms share the state memory",
         "a chunk of prefill holds one request here, in SGLang perhaps several",
+        "SGLang's INT8 checkpoints go with a fixed split and without a host tier only; no other "
+        "combination was tried",
     )
-    return System("SGLang", default, knobs, limits)
+    return System("SGLang", default, knobs, limits, _allowed_in_sglang)
+
+
+def sglang_conflict(setup: Setup) -> str:
+    """Why SGLang does not start with these settings together; "" if it does. Its INT8 checkpoint
+    pool is off under unified memory, and its server refuses it beside a hierarchical cache."""
+    if not setup.int8:
+        return ""
+    if setup.memory is not None and setup.split is None:
+        return (
+            "SGLang keeps no INT8 checkpoints under unified memory (--enable-unified-memory); "
+            "use int8=off, or a fixed split such as split=0.9"
+        )
+    if setup.host:
+        return (
+            "SGLang does not start with --enable-int8-mamba-checkpoint and "
+            "--enable-hierarchical-cache together; use int8=off or host=off"
+        )
+    return ""
+
+
+def _allowed_in_sglang(setup: Setup, knob: str) -> Setup:
+    if not sglang_conflict(setup):
+        return setup
+    if knob != "int8":
+        return replace(setup, int8=False)
+    unified = setup.memory is not None and setup.split is None
+    return replace(setup, split=SGLANG_SPLIT if unified else setup.split, host=0)
 
 
 def vllm(base: Setup, trace_block: int) -> System:
@@ -100,7 +132,13 @@ def own_policy(base: Setup, policy: str) -> System:
 
 
 def sglang_flags(setup: Setup) -> list[str]:
-    """A radix setup as SGLang's command line."""
+    """A radix setup as SGLang's command line.
+
+    Raises:
+        KdalabError: SGLang does not start with these settings together.
+    """
+    if conflict := sglang_conflict(setup):
+        raise KdalabError(conflict)
     flags = ["--mamba-radix-cache-strategy extra_buffer"]
     name, _, chunk = setup.checkpoints.partition(":")
     if name == "branch-first" and chunk:
@@ -139,7 +177,11 @@ def vllm_flags(setup: Setup, trace_block: int) -> list[str]:
 
 
 def describe(setup: Setup, trace_block: int) -> Sequence[str]:
-    """The flags of whichever system the setup's cache belongs to."""
+    """The flags of whichever system the setup's cache belongs to.
+
+    Raises:
+        KdalabError: that system does not start with these settings together.
+    """
     if setup.policy is not None:
         memory = "one pool" if setup.split is None else f"states : KV = {setup.split:g}"
         int8 = "INT8 checkpoints" if setup.int8 else "native checkpoints"
