@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from kdalab.errors import KdalabError
-from kdalab.lab import Setup, synthetic_trace
+from kdalab.lab import Setup
 from kdalab.lab.advise import Advice, advise
 from kdalab.lab.flags import sglang_flags
+from kdalab.lab.generate import PRESETS, generated_trace
 
 INT8 = "--enable-int8-mamba-checkpoint"
-TRACE = synthetic_trace(120)
+TRACE = generated_trace(150, PRESETS["chat-like"], 0)
 
 
 @pytest.fixture(scope="module")
 def advice() -> Advice:
-    # Without the restriction this trace is served best by INT8 in one pool, and by a host tier.
+    # Without the restriction this trace is served best by INT8 in one pool, with a host tier.
     base = Setup(memory=20 << 30)
     return advise(TRACE, base, "flops", host=64 << 30, systems=["SGLang"])[0]
 
