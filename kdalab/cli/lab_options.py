@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
     from kdalab.lab import Report, Requests, Setup
 
+
+def _known_jobs(jobs: int) -> int:
+    from kdalab.lab.sweep import check_jobs
+
+    with known_errors():
+        check_jobs(jobs)
+    return jobs
+
+
 TraceArg = Annotated[
     str | None,
     typer.Argument(help="A trace: a file, gzipped or not, or a folder.", show_default=False),
@@ -48,6 +57,7 @@ MemoryOpt = Annotated[
 PolicyOpt = Annotated[
     str | None, typer.Option(help="A policy of your own, FILE.py:Class (its code will run).")
 ]
+JobsOpt = Annotated[int, typer.Option(help="Processes; -1 for one a core.", callback=_known_jobs)]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
 
 #: Files up to this size are read into memory once; larger ones are streamed at each replay.

@@ -38,7 +38,7 @@ def leaderboard(
     model: o.ModelOpt = None,
     memory: o.MemoryOpt = "256GiB",
     limit: o.LimitOpt = None,
-    jobs: Annotated[int, typer.Option(help="Processes; -1 for one a core.")] = 1,
+    jobs: o.JobsOpt = 1,
     as_json: o.JsonOpt = False,
 ) -> None:
     """Policies of your own and the built-in ones, ranked by the prefill work they save."""

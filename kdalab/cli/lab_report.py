@@ -21,7 +21,7 @@ def report(
         str, typer.Option(help="Memories of the sweep, with commas.")
     ] = "64GiB,256GiB,1TiB",
     objective: Annotated[str, typer.Option(help="Of the advice: ttft or flops.")] = "ttft",
-    jobs: Annotated[int, typer.Option(help="Processes; -1 for one a core.")] = 1,
+    jobs: o.JobsOpt = 1,
     settings: o.SetOpt = None,
     model: o.ModelOpt = None,
     memory: o.MemoryOpt = "256GiB",

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from kdalab.lab.advise import Advice
     from kdalab.lab.sweep import Row
 
-JobsOpt = Annotated[int, typer.Option(help="Processes; -1 for one a core.")]
-
 
 def sweep(
     trace: o.TraceArg = None,
@@ -38,7 +36,7 @@ def sweep(
         Path | None, typer.Option(help="Write the Pareto figure: .html or .json.")
     ] = None,
     gain: Annotated[str, typer.Option(help="What the figure's height is.")] = "hit_rate",
-    jobs: JobsOpt = 1,
+    jobs: o.JobsOpt = 1,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
     dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, or local.")] = None,
     settings: o.SetOpt = None,
@@ -100,7 +98,7 @@ def advise(
     objective: Annotated[str, typer.Option(help="ttft or flops.")] = "ttft",
     host: Annotated[str, typer.Option(help="A host tier that could be had: 1TiB, off.")] = "off",
     system: Annotated[str, typer.Option(help="SGLang, vLLM or both.")] = "both",
-    jobs: JobsOpt = 1,
+    jobs: o.JobsOpt = 1,
     settings: o.SetOpt = None,
     policy: o.PolicyOpt = None,
     made_up: o.MadeUpOpt = None,

@@ -94,6 +94,10 @@ class Setup:
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise KdalabError(f"{name} = {value}; use {least:g} or more")
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if value is not None and not value <= most:
+                raise KdalabError(f"{name} = {value}; use {most:,.0f} or less")
         if self.speed <= 0 or (self.prefill_flops is not None and self.prefill_flops <= 0):
             raise KdalabError("speed and prefill_flops must be above 0")
         parse_placement(self.checkpoints)
@@ -199,6 +203,9 @@ _LEAST: dict[str, float] = {
     "memory": 1, "split": 0.001, "host": 0, "write_through": 1, "block": 1, "unit": 1,
     "interval": 0, "kernel_grid": 0, "chunk": 1, "restore_bandwidth": 1, "host_bandwidth": 1,
     "network_bandwidth": 1, "decode_seconds": 0,
+}  # fmt: skip
+_MOST: dict[str, float] = {
+    "split": 1_000, "speed": 1e9, "prefill_flops": 1e24, "decode_seconds": 1e6,
 }  # fmt: skip
 _RADIX_ONLY = (
     "checkpoints", "retention", "split", "int8", "host", "write_through", "decoded", "pd", "policy",

@@ -64,8 +64,10 @@ def sweep(
         on_done: told (rows done, rows in all).
 
     Raises:
-        KdalabError: Ray or Dask is not installed or cannot be reached; both were named.
+        KdalabError: Ray or Dask is not installed or cannot be reached; both were named; ``jobs``
+            is neither -1 nor 1 to 1,024.
     """
+    check_jobs(jobs)
     total = len(setups)
     if jobs == 1 and ray is None and dask is None:
         rows = []
@@ -88,6 +90,16 @@ def sweep(
             if on_done is not None:
                 on_done(len(rows), total)
     return rows
+
+
+def check_jobs(jobs: int) -> None:
+    """Refuse a number of processes that there cannot be.
+
+    Raises:
+        KdalabError: neither -1 nor 1 to 1,024.
+    """
+    if jobs != -1 and not 1 <= jobs <= 1024:
+        raise KdalabError(f"{jobs:,} processes; use 1 to 1,024, or -1 for one a core")
 
 
 @contextmanager

@@ -134,3 +134,19 @@ def test_what_is_wrong_is_one_line(words: list[str], message: str) -> None:
     out = call("replay", *words, code=2)
     assert message in out
     assert out.startswith("Error: ")
+
+
+@pytest.mark.parametrize("jobs", ["0", "-2", "100000"])
+@pytest.mark.parametrize("command", ["sweep", "advise", "report", "leaderboard"])
+def test_processes_that_cannot_be_are_refused_before_the_trace_is_read(
+    command: str, jobs: str
+) -> None:
+    out = call(command, "none.jsonl", "--jobs", jobs, code=2)
+    assert "use 1 to 1,024, or -1 for one a core" in out
+    assert "none.jsonl" not in out
+
+
+def test_a_split_that_leaves_no_room_for_kv_is_refused() -> None:
+    words = ("replay", "--made-up", "chat-like:5", "-s")
+    assert "split = 1e+300; use 1,000 or less" in call(*words, "split=1e300 memory=9GiB", code=2)
+    assert "split=1000.0" in call(*words, "split=1000 memory=9TiB")
