@@ -35,7 +35,12 @@ def sweep(
     figure: Annotated[
         Path | None, typer.Option(help="Write the Pareto figure: .html or .json.")
     ] = None,
-    gain: Annotated[str, typer.Option(help="What the figure's height is.")] = "hit_rate",
+    gain: Annotated[
+        str,
+        typer.Option(
+            help="What stars and figure compare: hit_rate, flops_saved_share, ttft_mean, ttft_p95."
+        ),
+    ] = "hit_rate",
     jobs: o.JobsOpt = 1,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
     dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, or local.")] = None,
@@ -55,10 +60,12 @@ def sweep(
 ) -> None:
     """Replay a trace under every combination of settings; a table, and what no other beats."""
     from kdalab.lab import report_of
-    from kdalab.lab.sweep import combine, pareto, write_table
+    from kdalab.lab.sweep import check_gain, combine, pareto, write_table
     from kdalab.lab.sweep import sweep as run
+    from kdalab.viz.lab_figures import GAINS
 
     with o.known_errors():
+        check_gain(gain, GAINS)
         base = o.build_setup(settings, model, None, policy)
         places = _list(checkpoints) + [f"every:{n}" for n in _list(interval)]
         # Policies of one's own and vLLM's blocks take no placement or INT8; then leave them be.

@@ -22,6 +22,13 @@ from kdalab.lab.setup import Setup
 
 Row = dict[str, Any]
 TABLES = (".csv", ".parquet", ".json")
+#: Figures by which rows can be compared: 1 where more is better, -1 where less is.
+GAINS: dict[str, int] = {
+    "hit_rate": 1, "kv_only_hit_rate": 1, "flops_saved": 1, "flops_saved_share": 1,
+    "states_read_share": 1, "replayed_tokens": -1, "flops_replayed": -1, "states_written": -1,
+    "evicted_kv_bytes": -1, "evicted_state_bytes": -1, "evicted_states": -1,
+    **{f"{times}_{q}": -1 for times in ("ttft", "queue") for q in ("mean", "p50", "p95", "p99")},
+}  # fmt: skip
 
 
 def combine(base: Setup, grid: Mapping[str, Sequence[str]]) -> tuple[list[Setup], list[str]]:
@@ -163,13 +170,30 @@ def one_row(trace: Requests, setup: Setup) -> Row:
 
 
 def pareto(rows: Iterable[Row], cost: str = "peak_bytes", gain: str = "hit_rate") -> list[Row]:
-    """The rows that no other beats: none costs as little and gains as much. By cost, ascending."""
+    """The rows that no other beats: none costs as little and serves ``gain`` as well (a time is
+    served by being short, see ``GAINS``). By cost, ascending.
+
+    Raises:
+        KdalabError: ``gain`` is no figure of which it is known whether more or less is better.
+    """
+    check_gain(gain)
+    sign = GAINS[gain]
     usable = [r for r in rows if not r.get("error")]
     best: list[Row] = []
-    for row in sorted(usable, key=lambda r: (r[cost], -r[gain])):
-        if not best or row[gain] > best[-1][gain]:
+    for row in sorted(usable, key=lambda r: (r[cost], -sign * r[gain])):
+        if not best or sign * row[gain] > sign * best[-1][gain]:
             best.append(row)
     return best
+
+
+def check_gain(gain: str, allowed: Iterable[str] = GAINS) -> None:
+    """Refuse a figure by which rows cannot be compared.
+
+    Raises:
+        KdalabError: lists the allowed ones.
+    """
+    if gain not in (known := tuple(allowed)):
+        raise KdalabError(f"gain {gain!r}; allowed: {', '.join(known)}")
 
 
 def write_table(rows: Sequence[Row], path: str | Path) -> Path:

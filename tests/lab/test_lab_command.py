@@ -150,3 +150,11 @@ def test_a_split_that_leaves_no_room_for_kv_is_refused() -> None:
     words = ("replay", "--made-up", "chat-like:5", "-s")
     assert "split = 1e+300; use 1,000 or less" in call(*words, "split=1e300 memory=9GiB", code=2)
     assert "split=1000.0" in call(*words, "split=1000 memory=9TiB")
+
+
+@pytest.mark.parametrize("gain", ["nope", "setup", "error"])
+def test_a_gain_that_is_no_figure_is_refused_before_any_work(gain: str, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    out = call("sweep", "none.jsonl", "--gain", gain, "--out", table, code=2)
+    assert f"gain {gain!r}; allowed: hit_rate, flops_saved_share, ttft_mean, ttft_p95" in out
+    assert not table.exists()

@@ -14,7 +14,9 @@ from kdalab.lab.advise import advise, score
 from kdalab.lab.cells import advice_rows, sweep_rows
 from kdalab.lab.generate import PRESETS, generated_trace
 from kdalab.lab.readers import open_trace
+from kdalab.lab.sweep import GAINS as LAB_GAINS
 from kdalab.lab.sweep import combine, pareto, sweep, write_table
+from kdalab.viz.lab_figures import GAINS as FIGURE_GAINS
 
 TRACE = synthetic_trace(120)
 GRID = {"memory": ["12GiB", "40GiB"], "checkpoints": ["leaf", "leaf+branch"], "int8": ["off", "on"]}
@@ -97,6 +99,27 @@ def test_the_best_rows_are_those_that_no_other_beats() -> None:
         )
     ]
     assert sorted(map(str, pareto(rows))) == sorted(str(r) for r in rows if r not in beaten)
+
+
+@pytest.mark.parametrize("gain", ["ttft_mean", "evicted_states", "replayed_tokens"])
+def test_of_times_and_losses_the_least_is_best(gain: str) -> None:
+    rows = [
+        {"memory": m, gain: v, "setup": s} for m, v, s in [(1, 5, "a"), (1, 50, "b"), (2, 1, "c")]
+    ]
+    assert [r["setup"] for r in pareto(rows, "memory", gain)] == ["a", "c"]
+    slow = {"memory": 4, gain: 60, "setup": "more memory, and worse"}
+    assert pareto([*rows, slow], "memory", gain) == [rows[0], rows[2]]
+
+
+def test_a_figure_of_unknown_direction_compares_nothing() -> None:
+    with pytest.raises(KdalabError, match="gain 'line'; allowed: hit_rate, "):
+        pareto([{"peak_bytes": 1, "line": 2}], gain="line")
+
+
+def test_every_figure_that_rows_are_compared_by_is_in_a_row() -> None:
+    (row,) = sweep(TRACE, [Setup(memory=40 << 30)])
+    assert not set(LAB_GAINS) - set(row)
+    assert not set(FIGURE_GAINS) - set(LAB_GAINS)
 
 
 def test_tables_keep_every_row_and_column(tmp_path: Path) -> None:
