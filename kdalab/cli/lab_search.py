@@ -88,7 +88,9 @@ def sweep(
         if figure is not None:
             _write_figure(rows, best, gain, figure)
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        # A row that could not be replayed has its error; what could not be a setup is left out.
+        found = {"rows": rows, "best": [r["setup"] for r in best], "left_out": impossible}
+        typer.echo(json.dumps(found, indent=2))
         return
     print_rows(rows, best)
     for text in impossible[:3]:

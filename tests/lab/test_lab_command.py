@@ -158,3 +158,15 @@ def test_a_gain_that_is_no_figure_is_refused_before_any_work(gain: str, tmp_path
     out = call("sweep", "none.jsonl", "--gain", gain, "--out", table, code=2)
     assert f"gain {gain!r}; allowed: hit_rate, flops_saved_share, ttft_mean, ttft_p95" in out
     assert not table.exists()
+
+
+def test_a_sweep_in_json_names_what_it_left_out_and_why(trace: Path) -> None:
+    words = ("sweep", trace, "--budgets", "1MiB,60GiB", "--checkpoints", "leaf", "--int8", "off")
+    found = json.loads(call(*words, "--grid", "unit=auto,64", "--json"))
+    assert [bool(r["error"]) for r in found["rows"]] == [True, False]
+    assert found["best"] == [found["rows"][1]["setup"]]
+    why = "unit is a setting of cache=block; add cache=block"
+    assert found["left_out"] == [
+        f"memory={m} checkpoints=leaf retention=lru int8=off unit=64: {why}"
+        for m in ("1MiB", "60GiB")
+    ]
