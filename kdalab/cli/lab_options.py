@@ -126,6 +126,28 @@ def build_setup(
     return Setup.parse([f"{k}={v}" for k, v in own.items() if v is not None], setup)
 
 
+def check_writable(path: Path | None, *endings: str) -> None:
+    """Find out before long work whether its result can be written; no file is left behind.
+
+    Raises:
+        KdalabError: another ending than ``endings``; the file cannot be opened for writing.
+    """
+    if path is None:
+        return
+    if endings and path.suffix not in endings:
+        raise KdalabError(f"{path.name}: written as {' or '.join(endings)}")
+    try:
+        file = path.resolve()
+        new = not file.exists()
+        if new or not file.is_fifo():  # opening a pipe would wait for its reader
+            file.open("ab").close()
+        if new:
+            file.unlink()
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
+        why = getattr(error, "strerror", None) or error
+        raise KdalabError(f"cannot write {str(path)!r}: {why}") from error
+
+
 @contextmanager
 def progress(what: str, quiet: bool = False) -> Iterator[Callable[[int, int | None], None]]:
     """A bar on standard error, on a terminal only; call it with (done, total)."""

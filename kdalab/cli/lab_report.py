@@ -39,6 +39,7 @@ def report(
     from kdalab.errors import KdalabError
 
     with o.known_errors():
+        o.check_writable(out)
         setup = o.build_setup(settings, model, memory, None, arrivals=True)
         requests = o.read_trace(
             trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,

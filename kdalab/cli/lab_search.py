@@ -60,12 +60,14 @@ def sweep(
 ) -> None:
     """Replay a trace under every combination of settings; a table, and what no other beats."""
     from kdalab.lab import report_of
-    from kdalab.lab.sweep import check_gain, combine, pareto, write_table
+    from kdalab.lab.sweep import TABLES, check_gain, combine, pareto, write_table
     from kdalab.lab.sweep import sweep as run
     from kdalab.viz.lab_figures import GAINS
 
     with o.known_errors():
         check_gain(gain, GAINS)
+        o.check_writable(out, *TABLES)
+        o.check_writable(figure, ".html", ".json")
         base = o.build_setup(settings, model, None, policy)
         places = _list(checkpoints) + [f"every:{n}" for n in _list(interval)]
         # Policies of one's own and vLLM's blocks take no placement or INT8; then leave them be.
@@ -225,8 +227,6 @@ def _write_figure(rows: list[Row], best: list[Row], gain: str, path: Path) -> No
     from kdalab.errors import KdalabError
     from kdalab.viz.lab_figures import pareto_figure
 
-    if path.suffix not in (".html", ".json"):
-        raise KdalabError(f"{path.name}: the figure is written as .html or .json")
     drawn = pareto_figure(rows, best, gain)
     text = drawn.to_json() if path.suffix == ".json" else drawn.to_html(include_plotlyjs=True)
     try:

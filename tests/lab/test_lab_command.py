@@ -69,7 +69,7 @@ def test_a_sweep_writes_its_table_and_figure(trace: Path, tmp_path: Path) -> Non
     assert len(table.read_text().splitlines()) == 9
     drawn = json.loads(figure.read_text())
     assert sum(len(t["x"]) for t in drawn["data"] if t["mode"] == "markers") == 8
-    assert "written as .html or .json" in call(
+    assert "s.png: written as .html or .json" in call(
         "sweep", trace, "--budgets", "60GiB", "--figure", tmp_path / "s.png", code=2
     )
 
@@ -170,3 +170,20 @@ def test_a_sweep_in_json_names_what_it_left_out_and_why(trace: Path) -> None:
         f"memory={m} checkpoints=leaf retention=lru int8=off unit=64: {why}"
         for m in ("1MiB", "60GiB")
     ]
+
+
+@pytest.mark.parametrize("words", [("sweep", "--out"), ("sweep", "--figure"), ("report", "--out")])
+def test_what_cannot_be_written_is_refused_before_the_trace_is_read(
+    words: tuple[str, str], tmp_path: Path
+) -> None:
+    command, option = words
+    for name in ("none/x.json", "folder.json"):
+        (tmp_path / "folder.json").mkdir(exist_ok=True)
+        out = call(command, "none.jsonl", option, tmp_path / name, code=2)
+        assert f"cannot write {str(tmp_path / name)!r}" in out
+    out = call(command, "none.jsonl", option, tmp_path / "new.json", code=2)
+    assert "cannot read the trace" in out
+    assert not (tmp_path / "new.json").exists()
+    (tmp_path / "old.json").write_text("kept")
+    call(command, "none.jsonl", option, tmp_path / "old.json", code=2)
+    assert (tmp_path / "old.json").read_text() == "kept"
