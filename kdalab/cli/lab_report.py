@@ -57,7 +57,7 @@ def build_report(requests: Requests, setup: Setup, budgets: str, objective: str,
     """The page: one replay, a sweep over memories, and the search for settings."""
     from kdalab.lab import report_of
     from kdalab.lab.advise import advise
-    from kdalab.lab.cells import advice_rows, sweep_rows
+    from kdalab.lab.cells import advice_rows, failures, sweep_rows
     from kdalab.lab.run import replay_setup
     from kdalab.lab.stats import trace_stats
     from kdalab.lab.sweep import combine, pareto, sweep
@@ -84,7 +84,9 @@ def build_report(requests: Requests, setup: Setup, budgets: str, objective: str,
     if any(not r["error"] for r in rows):
         sections.append(("Sweep", figure_html(pareto_figure(rows, best), first=False)))
     header, cells = sweep_rows(rows, best)
-    sections.append(("All rows of the sweep", rows_html(cells, header)))
+    failed = failures(rows)
+    table = rows_html(cells, header) + (list_html(failed) if failed else "")
+    sections.append(("All rows of the sweep", table))
     for a in found:
         header, cells = advice_rows(a)
         text = code_html([*a.flags, "", f"in the lab: {a.setup}"])

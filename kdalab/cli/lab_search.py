@@ -163,7 +163,7 @@ def print_rows(rows: list[Row], best: list[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kdalab.lab.cells import sweep_rows
+    from kdalab.lab.cells import failures, sweep_rows
 
     table = Table(title=f"{len(rows):,} replays; * no other is as small and as good")
     header, cells = sweep_rows(rows, best)
@@ -174,7 +174,10 @@ def print_rows(rows: list[Row], best: list[Row]) -> None:
         )
     for row in cells:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for line in failures(rows):
+        console.print(line, markup=False, highlight=False)
 
 
 def print_advice(a: Advice) -> None:

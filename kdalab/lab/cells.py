@@ -12,7 +12,8 @@ Cells = list[tuple[str, ...]]
 
 
 def sweep_rows(rows: Sequence[Row], best: Sequence[Row]) -> tuple[tuple[str, ...], Cells]:
-    """(header, cells) of a sweep; a star marks what no other row beats."""
+    """(header, cells) of a sweep; a star marks what no other row beats, "failed" one that could not
+    be replayed (``failures`` says why)."""
     header = (
         "setup", "memory", "", "restored", "KV only", "work saved", "states", "read", "TTFT mean",
         "TTFT p95",
@@ -20,14 +21,13 @@ def sweep_rows(rows: Sequence[Row], best: Sequence[Row]) -> tuple[tuple[str, ...
     marked = {id(r) for r in best}
     cells: Cells = []
     for row in rows:
-        memory = "unlimited" if row["memory"] is None else format_bytes(row["memory"])
-        words = " ".join(w for w in row["setup"].split() if not w.startswith(("model=", "memory=")))
+        words, memory = _named(row)
         if row["error"]:
-            cells.append((words or "defaults", memory, row["error"], *[""] * 7))
+            cells.append((words, memory, "failed", *[""] * 7))
             continue
         cells.append(
             (
-                words or "defaults",
+                words,
                 memory,
                 "*" if id(row) in marked else "",
                 f"{row['hit_rate']:.1%}",
@@ -40,6 +40,18 @@ def sweep_rows(rows: Sequence[Row], best: Sequence[Row]) -> tuple[tuple[str, ...
             )
         )
     return header, cells
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """One line for each row of a sweep that could not be replayed: which, and why."""
+    return [f"{', '.join(_named(r))} failed: {r['error']}" for r in rows if r["error"]]
+
+
+def _named(row: Row) -> tuple[str, str]:
+    """A row's settings apart from model and memory, and its memory."""
+    words = " ".join(w for w in row["setup"].split() if not w.startswith(("model=", "memory=")))
+    memory = "unlimited" if row["memory"] is None else format_bytes(row["memory"])
+    return words or "defaults", memory
 
 
 def advice_rows(a: Advice) -> tuple[tuple[str, ...], Cells]:

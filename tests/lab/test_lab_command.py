@@ -187,3 +187,10 @@ def test_what_cannot_be_written_is_refused_before_the_trace_is_read(
     (tmp_path / "old.json").write_text("kept")
     call(command, "none.jsonl", option, tmp_path / "old.json", code=2)
     assert (tmp_path / "old.json").read_text() == "kept"
+
+
+def test_why_a_row_of_a_sweep_failed_stands_on_a_line_of_its_own(trace: Path) -> None:
+    words = ("sweep", trace, "--budgets", "1MiB,60GiB", "--checkpoints", "leaf", "--int8", "off")
+    lines = call(*words).splitlines()
+    (why,) = [line for line in lines if "alone needs" in line]
+    assert why.startswith("checkpoints=leaf, 1.00 MiB failed: the request on line 1 (")

@@ -11,7 +11,7 @@ import pytest
 from kdalab.errors import KdalabError
 from kdalab.lab import Setup, replay_setup, synthetic_trace, write_synthetic
 from kdalab.lab.advise import advise, score
-from kdalab.lab.cells import advice_rows, sweep_rows
+from kdalab.lab.cells import advice_rows, failures, sweep_rows
 from kdalab.lab.generate import PRESETS, generated_trace
 from kdalab.lab.readers import open_trace
 from kdalab.lab.sweep import GAINS as LAB_GAINS
@@ -73,6 +73,8 @@ def test_a_setup_that_cannot_be_replayed_is_a_row_that_says_why() -> None:
     assert pareto(rows) == rows[1:]
     header, cells = sweep_rows(rows, rows[1:])
     assert all(len(c) == len(header) for c in cells)
+    assert [c[2] for c in cells] == ["failed", "*"]
+    assert failures(rows) == [f"defaults, 1.00 MiB failed: {rows[0]['error']}"]
 
 
 def test_settings_that_exclude_each_other_are_named() -> None:
