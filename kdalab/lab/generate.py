@@ -9,6 +9,7 @@ and nothing else: choose settings on your own trace.
 
 from __future__ import annotations
 
+import gzip
 import heapq
 import json
 import math
@@ -16,10 +17,12 @@ import random
 from array import array
 from bisect import bisect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from io import TextIOWrapper
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from kdalab.errors import KdalabError
 from kdalab.lab.request import Trace, TraceRequest
@@ -271,16 +274,25 @@ def generated_trace(n: int, of: Shape, seed: int = 0, name: str = "made up") -> 
     return Trace(title, list(generate(n, of, seed)), 0, [], of.block_tokens, "generated", notes)
 
 
+@contextmanager
+def _writing(path: Path) -> Iterator[TextIO]:
+    with path.open("wb") as raw:
+        packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else raw
+        with TextIOWrapper(packed, encoding="utf-8", newline="\n") as out:
+            yield out
+
+
 def write_jsonl(path: str | Path, requests: Iterator[TraceRequest], block_tokens: int) -> int:
-    """Write requests as JSONL that ``open_trace`` reads again; how many there were. Blocks of 512
-    are Mooncake's form; others carry their ``block_size``, as kvcache-simulator's do.
+    """Write requests as JSONL that ``open_trace`` reads again; how many there were. Compressed when
+    the name ends in .gz, with neither name nor time inside: the same trace is the same file. Blocks
+    of 512 are Mooncake's form; others carry their ``block_size``, as kvcache-simulator's do.
 
     Raises:
         KdalabError: the file cannot be written.
     """
     count = 0
     try:
-        with Path(path).open("w") as out:
+        with _writing(Path(path)) as out:
             for r in requests:
                 row: dict[str, Any] = {} if block_tokens == 512 else {"block_size": block_tokens}
                 row |= {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def test_a_generated_file_is_a_trace(tmp_path: Path) -> None:
     assert "60 requests" in said
     assert "60" in call("replay", out)
     assert "is not a JSON object" in call("generate", out, "--shape", "[]", code=2)
+
+
+def test_a_name_that_ends_in_gz_gets_a_compressed_trace(tmp_path: Path) -> None:
+    plain, packed, again = (tmp_path / n for n in ("t.jsonl", "t.jsonl.gz", "u.jsonl.gz"))
+    for file in (plain, packed, again):
+        call("generate", file, "--requests", 20, "--seed", 3)
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert packed.read_bytes() == again.read_bytes()
+    assert json.loads(call("stats", packed, "--json"))[0]["requests"] == 20
 
 
 def test_a_sweep_writes_its_table_and_figure(trace: Path, tmp_path: Path) -> None:
