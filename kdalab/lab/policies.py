@@ -11,7 +11,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kdalab.cache import EvictionOrder, Lru, MarconiOrder, Placement, PrefillFlops, Retention
@@ -20,6 +23,7 @@ from kdalab.errors import KdalabError
 
 RETENTION_FORMS = "lru, lru-path, marconi, marconi:ALPHA, each also with +cap:N"
 T = TypeVar("T")
+_ORDER = ("leaf", "state", "leaf_first")
 
 
 def check_retention(text: str) -> None:
@@ -74,7 +78,10 @@ class PolicyError(KdalabError):
 
 
 class Guard:
-    """Stands between the cache and a policy; ``request`` is the line of the request served."""
+    """Stands between the cache and a policy; ``request`` is the line of the request served.
+
+    What a policy prints goes to standard error: standard output is the command's own.
+    """
 
     def __init__(self, policy: Any, name: str) -> None:
         self.policy, self.name, self.request = policy, name, 0
@@ -83,14 +90,16 @@ class Guard:
         """Run one call of the policy.
 
         Raises:
-            PolicyError: it raised; names the policy, the call and the request.
+            PolicyError: it raised, or wanted to end the program; names the policy, the call and
+                the request.
         """
         try:
-            return run()
-        except Exception as error:
-            raise self.wrong(f"{method}({shown})", f"raised {type(error).__name__}: {error}") from (
-                error
-            )
+            with redirect_stdout(sys.stderr):
+                return run()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise self.wrong(f"{method}({shown})", f"raised {_words(error)}") from error
 
     def wrong(self, call: str, why: str) -> PolicyError:
         """The error for a call that went wrong."""
@@ -98,6 +107,23 @@ class Guard:
 
     def __str__(self) -> str:
         return self.name
+
+
+def _words(error: BaseException) -> str:
+    """Name and text of an exception, if it has one."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
+
+
+def _shown(value: object) -> str:
+    """A policy's answer for an error: its repr if it has one, not too long."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__} without a repr"
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 class GuardedPlacement(Guard):
@@ -109,14 +135,21 @@ class GuardedPlacement(Guard):
         shown = f"n_tokens={n_tokens}, restore={restore}, branching={branching}, grid={grid}"
         found = self.call(
             "boundaries",
-            lambda: tuple(self.policy.boundaries(n_tokens, restore, branching, grid)),
+            # No more than there are multiples of grid: a generator may never end.
+            lambda: tuple(
+                islice(
+                    self.policy.boundaries(n_tokens, restore, branching, grid), n_tokens // grid + 1
+                )
+            ),
             shown,
         )
         last = restore
         for b in found:
             if type(b) is not int or b % grid or not last < b <= n_tokens:
-                why = f"answered {b!r}; allowed: ascending multiples of grid in (restore, n_tokens]"
-                raise self.wrong(f"boundaries({shown})", why)
+                allowed = "ascending multiples of grid in (restore, n_tokens]"
+                raise self.wrong(
+                    f"boundaries({shown})", f"answered {_shown(b)}; allowed: {allowed}"
+                )
             last = b
         return found
 
@@ -132,21 +165,33 @@ class GuardedOrder(Guard):
 
     def leaf_first(self, leaf: Aged, state: Aged) -> bool:
         shown = f"leaf={leaf}, state={state}"
-        return bool(self.call("leaf_first", lambda: self.policy.leaf_first(leaf, state), shown))
+        return self.call("leaf_first", lambda: bool(self.policy.leaf_first(leaf, state)), shown)
 
     def _chosen(self, method: str, nodes: Mapping[int, N]) -> N | None:
         shown = f"{len(nodes):,} nodes"
-        node = self.call(method, lambda: getattr(self.policy, method)(nodes), shown)
+        seen = MappingProxyType(nodes)  # the cache's own order: to be read only
+        answer, number = self.call(method, lambda: self._asked(method, seen), shown)
         if not nodes:
             return None
-        if node is None or nodes.get(getattr(node, "id", -1)) is not node:
-            raise self.wrong(f"{method}({shown})", f"answered {node!r}; allowed: one of the nodes")
+        node = nodes.get(number)
+        if node is None or answer is not node:
+            raise self.wrong(
+                f"{method}({shown})", f"answered {_shown(answer)}; allowed: one of the nodes"
+            )
         if method == "leaf":
             children: dict[bytes, Any] = getattr(node, "children", {})
             below = [c for c in children.values() if c.id in nodes]
             if below:
-                raise self.wrong(f"{method}({shown})", f"answered {node!r}, which has descendants")
+                raise self.wrong(
+                    f"{method}({shown})", f"answered {_shown(node)}, which has descendants"
+                )
         return node
+
+    def _asked(self, method: str, nodes: Mapping[int, N]) -> tuple[Any, int]:
+        """The policy's answer, and the number that it has as a node."""
+        answer = getattr(self.policy, method)(nodes)
+        number = getattr(answer, "id", -1)
+        return answer, number if type(number) is int else -1
 
 
 def load_policy(text: str) -> tuple[GuardedPlacement | None, GuardedOrder | None]:
@@ -168,15 +213,22 @@ def load_policy(text: str) -> tuple[GuardedPlacement | None, GuardedOrder | None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
+    doing = "cannot be loaded"
     try:
-        spec.loader.exec_module(module)
-        policy = getattr(module, name)()
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise PolicyError(f"{text} cannot be made without arguments: {why}") from error
-    if callable(getattr(policy, "boundaries", None)):
+        with redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
+            doing = "cannot be made without arguments"
+            policy = getattr(module, name)()
+            places = callable(getattr(policy, "boundaries", None))
+            orders = all(callable(getattr(policy, m, None)) for m in _ORDER)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        del sys.modules[spec.name]
+        raise PolicyError(f"{text} {doing}: {_words(error)}") from error
+    if places:
         return GuardedPlacement(policy, text), None
-    if all(callable(getattr(policy, m, None)) for m in ("leaf", "state", "leaf_first")):
+    if orders:
         return None, GuardedOrder(policy, text)
     raise KdalabError(
         f"{text} is no policy; a placement has boundaries(), an eviction order leaf(), state() "

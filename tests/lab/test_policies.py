@@ -81,6 +81,42 @@ WRONG = [
 ]
 
 
+ODD = """
+import sys
+class Odd:
+    def __bool__(self): raise ValueError("no truth")
+    def __repr__(self): raise ValueError("no repr")
+    def __str__(self): raise ValueError("no text")
+    @property
+    def id(self): raise ValueError("no id")
+class Unsaid(Exception):
+    def __str__(self): raise ValueError
+class Mine:
+    def boundaries(self, n_tokens, restore, branching, grid):
+"""
+ODD_ORDER = ODD[: ODD.index("class Mine")] + SAME_AS_LRU
+NEXT = "next(iter(nodes.values()), None)"
+WRONG += [
+    (
+        ODD + "        sys.exit(3)",
+        r"boundaries\(n_tokens=.* raised SystemExit: 3, at the request on",
+    ),
+    (ODD + "        raise Unsaid", r"boundaries\(.* raised Unsaid, at the request on line \d"),
+    (ODD + "        return [Odd()]", "answered a Odd without a repr; allowed: ascending"),
+    (
+        ODD + "        while True: yield (restore := restore + grid)",
+        r"boundaries\(.* answered \d+; a",
+    ),
+    (ODD + "        while True: yield grid", r"boundaries\(.* answered \d+; allowed: ascending"),
+    (ODD_ORDER.replace(NEXT, "Odd()"), r"leaf\(.* raised ValueError: no id, at the request on"),
+    (
+        ODD_ORDER.replace(NEXT, "nodes.clear()"),
+        r"leaf\(\S+ nodes\) raised AttributeError: 'mapping",
+    ),
+    (ODD_ORDER.replace("leaf.kv_used < state.state_used", "Odd()"), r"leaf_first\(.*no truth, at"),
+]
+
+
 @pytest.mark.parametrize(("text", "message"), WRONG)
 def test_what_a_policy_does_wrong_names_call_and_request(
     tmp_path: Path, text: str, message: str
@@ -94,7 +130,8 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
     for text, name, message in [
         ("class Mine: pass", "Mine", "is no policy; a placement has boundaries"),
         ("class Mine:\n    def __init__(self, x): pass", "Mine", "cannot be made without"),
-        ("1 // 0", "Mine", "ZeroDivisionError"),
+        ("1 // 0", "Mine", "cannot be loaded: ZeroDivisionError"),
+        ("raise SystemExit(3)", "Mine", "cannot be loaded: SystemExit: 3"),
         ("", "Mine", "AttributeError"),
     ]:
         with pytest.raises(KdalabError, match=message):
@@ -105,11 +142,24 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
         replay_setup(TRACE, Setup(policy="none.py:Mine"))
 
 
+def test_what_a_policy_prints_leaves_standard_output_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "print('loaded')\n" + SAME_AS_LEAF.replace(
+        "        end =", "        print(1)\n        end ="
+    )
+    replay_setup(synthetic_trace(5), Setup(policy=policy(tmp_path, text)))
+    out = capsys.readouterr()
+    assert (out.out, out.err) == ("", "loaded\n" + "1\n" * 5)
+
+
 def test_the_board_ranks_by_work_saved_and_keeps_who_failed(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
     good.write_text(SAME_AS_LEAF)
     bad.write_text(RAISES.format(0))
-    names = [f"{good}:Mine", f"{bad}:Mine"]
+    ends = tmp_path / "ends.py"
+    ends.write_text(ODD + "        sys.exit(3)")
+    names = [f"{good}:Mine", f"{bad}:Mine", f"{ends}:Mine"]
     entries = leaderboard([TRACE, synthetic_trace(60, 1)], Setup(memory=MEMORY), names)
     means = [e.mean for e in entries]
     assert means == sorted(means, reverse=True)
@@ -117,3 +167,4 @@ def test_the_board_ranks_by_work_saved_and_keeps_who_failed(tmp_path: Path) -> N
     assert by_name[names[0]].saved == by_name["leaf, lru"].saved
     assert by_name[names[1]].mean == 0.0
     assert "ZeroDivisionError" in by_name[names[1]].errors[0]
+    assert "raised SystemExit: 3" in by_name[names[2]].errors[1]
