@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -20,13 +21,16 @@ def policy_template(
     from kdalab.lab.policies import TEMPLATE
 
     with o.known_errors():
+        if out.suffix != ".py":
+            raise KdalabError(f"{out}: a policy's file ends in .py")
         if out.exists() and not force:
             raise KdalabError(f"{out} exists; choose another name, or add --force")
         try:
-            out.write_text(TEMPLATE.format(file=out))
+            out.write_text(TEMPLATE.format(file=shlex.quote(str(out))))
         except OSError as error:
             raise KdalabError(f"cannot write {str(out)!r}: {error.strerror}") from error
-    typer.echo(f"{out}: try kdalab lab replay TRACE --memory 256GiB --policy {out}:TailAndHalf")
+    policy = shlex.quote(f"{out}:TailAndHalf")
+    typer.echo(f"{out}: try kdalab lab replay TRACE --memory 256GiB --policy {policy}")
 
 
 def leaderboard(

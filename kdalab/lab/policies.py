@@ -243,7 +243,7 @@ def _protocols() -> tuple[Placement, EvictionOrder]:
 
 TEMPLATE = '''"""Two policies of one's own. Try them:
 
-    kdalab lab replay TRACE memory=256GiB --policy {file}:TailAndHalf
+    kdalab lab replay TRACE --memory 256GiB --policy {file}:TailAndHalf
     kdalab lab leaderboard TRACE --policy {file}:TailAndHalf --policy {file}:ShortestFirst
 """
 

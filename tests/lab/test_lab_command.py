@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,21 @@ def test_a_policy_goes_from_template_to_board(tmp_path: Path, trace: Path) -> No
     out = call("replay", trace, "--policy", f"{file}:Mine", code=2)
     assert "boundaries(n_tokens=" in out
     assert "raised OSError: no, at the request on line 1" in out
+
+
+def test_every_command_that_the_template_names_runs(tmp_path: Path, trace: Path) -> None:
+    file = tmp_path / "my own.py"
+    said = call("policy-template", file)
+    lines = [line.strip() for line in file.read_text().splitlines()]
+    lines += [said.strip().partition(": try ")[2]]
+    commands = [line for line in lines if line.startswith("kdalab lab ")]
+    assert len(commands) == 3
+    for command in commands:
+        words = [str(trace) if w == "TRACE" else w for w in shlex.split(command)[2:]]
+        assert f"{file}:TailAndHalf" in words
+        call(*words)
+    out = call("policy-template", tmp_path / "mine", code=2)
+    assert "a policy's file ends in .py" in out
 
 
 def test_formats_and_settings_are_listed() -> None:
