@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-MAX_TOKENS = 1 << 31
+#: Of a prompt, or of an output: far beyond any context, and few enough for a list of block ids.
+MAX_TOKENS = 1 << 24
 MAX_BAD_LINES = 100
 
 NO_BLOCKS: array[int] = array("q")

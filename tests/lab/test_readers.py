@@ -252,6 +252,16 @@ def test_rows_of_tables_that_are_wrong_are_counted(tmp_path: Path) -> None:
     assert "no policy" in " ".join(report_of(reader).lines)
 
 
+def test_a_length_beyond_any_context_is_a_bad_line_and_costs_no_ids(tmp_path: Path) -> None:
+    huge = [f"2023-11-17 00:00:00,{n},{m}" for n, m in [(2**31, 5), (2**24 + 1, 5), (7, 2**24 + 1)]]
+    rows = [*SAMPLES["azure"], *huge, f"2023-11-17 00:00:00,{2**24},{2**24}"]
+    reader, found = read(write(tmp_path / "t.csv", rows))
+    assert [(r.input_tokens, r.output_tokens) for r in found][2:] == [(2**24, 2**24)]
+    assert len(found[2].blocks) == 2**24 // reader.block_tokens
+    assert reader.n_skipped == 3
+    assert "from 1 to 16,777,216, not '2147483648'" in str(reader.skipped[0])
+
+
 def test_an_archive_that_swells_without_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
