@@ -18,6 +18,7 @@ from kdalab.transfer.checksum import Buffer, checksum, copy_and_sum
 from kdalab.transfer.container import (
     Container,
     bytes_of,
+    entries_of,
     header_bytes,
     read_header,
     read_tensor,
@@ -40,6 +41,7 @@ from kdalab.transfer.refusal import (
     prefix_refusals,
     require,
 )
+from kdalab.transfer.stamp import UNSTAMPED, check_stamp, stamped
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,13 +176,13 @@ class Bundle:
 
     def _metadata(self, sums: Mapping[str, int]) -> BundleMeta:
         identity, digest = self.identity.digest(), self.prefix.digest
-        stamps = {
+        tensors = {
             name: TensorMeta(
                 identity=identity, prefix=digest, boundary=self.boundary, checksum=sums[name]
             )
             for name in self.tensors
         }
-        return BundleMeta(
+        meta = BundleMeta(
             version=VERSION,
             identity=self.identity.to_dict(),
             prefix=PrefixMeta(
@@ -190,8 +192,10 @@ class Bundle:
             channels=list(self.channels),
             checkpoint_dtype=self.checkpoint_dtype,  # type: ignore[arg-type]
             writable=self.writable,
-            tensors=stamps,  # type: ignore[arg-type]
+            tensors=tensors,  # type: ignore[arg-type]
+            stamp=UNSTAMPED,
         )
+        return stamped(meta, entries_of(self.tensors))
 
     def parts(self, version: int = VERSION) -> list[Buffer]:
         """The blob in pieces, for a vectored write: the header, then each tensor's own memory.
@@ -247,8 +251,8 @@ class Bundle:
         """Read a blob. Tensors are views of ``data`` (give a ``bytearray`` to have them writable).
 
         Everything is checked before it is used: the header's size and every size in it, the
-        metadata field by field, each tensor's stamp, the shapes against boundary and identity, and
-        the checksum of each tensor.
+        metadata field by field, the stamp of the whole header, each tensor's own stamp, the
+        checksum of each tensor, and the shapes against boundary and identity.
 
         Raises:
             BundleFormatError: damaged, malformed, or of another version.
@@ -257,6 +261,7 @@ class Bundle:
         view = memoryview(data).cast("B")
         container = read_header(view)
         meta = parse_metadata(container.metadata)
+        check_stamp(meta, container.entries)
         return cls._build(view, container, meta)
 
     @classmethod
@@ -384,6 +389,12 @@ def _check_shapes(b: Bundle) -> None:
             f"recurrent: {heads} heads of V = {b.recurrent.shape[v_axis]} "
             f"({identity.recurrent_layout}) are not the {b.channels[2] // tp} channels of v on "
             "this rank"
+        )
+    k_axis = 3 if identity.recurrent_layout == "v_first" else 2
+    if b.channels[0] != b.channels[1] or b.channels[0] // tp % b.recurrent.shape[k_axis]:
+        raise KdalabError(
+            f"channels {list(b.channels)}: q and k have equally many, in heads of K = "
+            f"{b.recurrent.shape[k_axis]} ({identity.recurrent_layout})"
         )
 
 

@@ -63,17 +63,29 @@ def torch_dtype(name: str) -> torch.dtype:
     return _SHORT[canonical_dtype(name)]
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The format's name of an element type ("BF16")."""
+    return _NAMES[dtype]
+
+
+def entries_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Entry]:
+    """The table of tensors that are written one after another."""
+    entries, at = {}, 0
+    for name, tensor in tensors.items():
+        entries[name] = Entry(tensor.dtype, tuple(tensor.shape), at, at + tensor.nbytes)
+        at += tensor.nbytes
+    return entries
+
+
 def header_bytes(metadata: str, tensors: Mapping[str, torch.Tensor], size: int = 0) -> bytes:
     """Everything that comes before the tensors' bytes, filled up with spaces to ``size`` bytes."""
     header: dict[str, Any] = {"__metadata__": {META_KEY: metadata}}
-    at = 0
-    for name, tensor in tensors.items():
+    for name, entry in entries_of(tensors).items():
         header[name] = {
-            "dtype": _NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + tensor.nbytes],
+            "dtype": dtype_name(entry.dtype),
+            "shape": list(entry.shape),
+            "data_offsets": [entry.begin, entry.end],
         }
-        at += tensor.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * max(size - 8 - len(text), -len(text) % ALIGN)
     if len(text) > MAX_HEADER:

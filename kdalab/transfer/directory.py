@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kdalab.engine.arrivals import Arrival, Offer
 from kdalab.errors import KdalabError
 from kdalab.transfer.bundle import Bundle
+from kdalab.transfer.geometry import Geometry
 from kdalab.transfer.instance import arrival, checked_identity, export_prefix
 from kdalab.transfer.sources import Query, Reach, Source, StoreSource
 
@@ -113,7 +114,9 @@ class DirectoryRemote:
 
     def find(self, tokens: Sequence[int], beyond: int, last: int) -> Offer | None:
         """As ``kdalab.engine.arrivals.Remote.find``."""
-        query = Query(self.identity, tokens, self.engine.config.grid, beyond, last)
+        geometry = Geometry.of(self.engine.model)
+        grid = self.engine.config.grid
+        query = Query(self.identity, tokens, grid, beyond, last, geometry=geometry)
         found = self.directory.find(query)
         if found.source is None:
             return None

@@ -10,6 +10,7 @@ from kdalab.transfer.bundle import Bundle
 from kdalab.transfer.container import MAX_HEADER, read_header
 from kdalab.transfer.metadata import BundleMeta, parse_metadata
 from kdalab.transfer.refusal import BundleFormatError
+from kdalab.transfer.stamp import check_stamp
 
 
 def save_bundle(bundle: Bundle, path: str | Path) -> Path:
@@ -52,6 +53,8 @@ def load_metadata(path: str | Path) -> tuple[BundleMeta, dict[str, tuple[str, tu
             name: (str(e.dtype).removeprefix("torch."), e.shape)
             for name, e in container.entries.items()
         }
-        return parse_metadata(container.metadata), shapes
+        meta = parse_metadata(container.metadata)
+        check_stamp(meta, container.entries)
+        return meta, shapes
     except BundleFormatError as error:
         raise BundleFormatError(f"{file.name}: {error}") from None

@@ -11,6 +11,7 @@ from kdalab.engine.arrivals import Arrival
 from kdalab.errors import KdalabError
 from kdalab.spec import ParallelLayout, StateIdentity
 from kdalab.transfer.bundle import Bundle
+from kdalab.transfer.geometry import Geometry
 from kdalab.transfer.prefix import PrefixHash
 from kdalab.transfer.refusal import Refusal, require
 
@@ -180,6 +181,7 @@ def refusals(
     A state that was rounded to INT8 is taken by an engine whose own checkpoints are.
     """
     found = list(bundle.refusals(checked_identity(engine), None, engine.config.page_tokens))
+    found += Geometry.of(engine.model).refusals(bundle)
     ours = "int8" if engine.config.int8 else "native"
     if bundle.checkpoint_dtype == "int8" and ours == "native":
         found.append(Refusal("checkpoint_dtype", ours, bundle.checkpoint_dtype))

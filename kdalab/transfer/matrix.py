@@ -12,11 +12,12 @@ from kdalab.cache import Image
 from kdalab.errors import KdalabError
 from kdalab.spec import ParallelLayout, StateIdentity
 from kdalab.transfer.bundle import Bundle, combine
-from kdalab.transfer.container import bytes_of, header_bytes, torch_dtype
+from kdalab.transfer.container import bytes_of, entries_of, header_bytes, torch_dtype
 from kdalab.transfer.metadata import VERSION
 from kdalab.transfer.prefix import PrefixHash
 from kdalab.transfer.ranks import relayout, split
 from kdalab.transfer.refusal import BundleRefusedError
+from kdalab.transfer.stamp import stamped
 
 TEXT = tuple(range(1, 97))
 
@@ -138,6 +139,7 @@ def _mixed(bundle: Bundle) -> bytes:
     stamps = {**other.metadata().tensors, "latent": bundle.metadata().tensors["latent"]}
     meta = bundle.metadata().model_copy(update={"tensors": stamps})
     tensors = {**other.tensors, "latent": bundle.latent}
+    meta = stamped(meta, entries_of(tensors))
     pieces = [bytes_of(t) for t in tensors.values()]
     return b"".join([header_bytes(meta.model_dump_json(), tensors), *pieces])
 

@@ -76,7 +76,8 @@ class BundleMeta(BaseModel):
     this rank's place among the ranks. ``channels`` are the conv channels of q, of k and of v in
     the whole model, which a change of ranks needs. ``checkpoint_dtype`` "int8" marks a state that
     was rounded to INT8 once. ``writable`` hints that nobody else reads these bytes: a receiver in
-    the same memory may go on in them, and otherwise copies on write.
+    the same memory may go on in them, and otherwise copies on write. ``stamp`` covers all of this
+    and the table of tensors (``kdalab.transfer.stamp``).
     """
 
     model_config = _STRICT
@@ -90,6 +91,7 @@ class BundleMeta(BaseModel):
     checkpoint_dtype: Literal["native", "int8"] = "native"
     writable: bool = True
     tensors: dict[Literal["latent", "recurrent", "conv", "embeddings"], TensorMeta]
+    stamp: Hex32
 
     @field_validator("identity")
     @classmethod

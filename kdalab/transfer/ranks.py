@@ -15,6 +15,7 @@ import torch
 from kdalab.errors import KdalabError
 from kdalab.spec import CONV_LAYOUTS, RECURRENT_LAYOUTS, ParallelLayout
 from kdalab.transfer.bundle import Bundle
+from kdalab.transfer.geometry import Geometry
 from kdalab.transfer.refusal import Refusal, require
 from kdalab_kernels import reslice_conv, reslice_states
 
@@ -51,17 +52,25 @@ def relayout(
     )
 
 
-def reslice(parts: Sequence[Bundle], tp_size: int, tp_rank: int) -> Bundle:
+def reslice(
+    parts: Sequence[Bundle], tp_size: int, tp_rank: int, geometry: Geometry | None = None
+) -> Bundle:
     """What rank ``tp_rank`` of ``tp_size`` holds, from the bundles of all ranks of another size.
 
     Args:
         parts: one bundle a source rank, in order; all of one state. Their layout is kept.
+        geometry: of the model that they must be of. Where a cut falls depends on sizes that only
+            the bundles name, so give it for bundles that others have written.
 
     Raises:
-        BundleRefusedError: the parts are of different states; the field is named.
+        BundleRefusedError: the parts are of different states, or their sizes not the model's; the
+            field is named.
         KdalabError: a rank is missing or given twice, or heads or channels cannot be dealt evenly.
     """
     first = _checked(parts)
+    for part in parts:
+        if geometry is not None:
+            require(geometry.refusals(part), f"the bundle of rank {part.parallel.tp_rank}")
     identity = first.identity
     target = ParallelLayout(tp_size, tp_rank, identity.parallel.pp_size, identity.parallel.pp_rank)
     plain = [relayout(p, *KERNEL_LAYOUT) for p in parts]

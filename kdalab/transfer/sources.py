@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kdalab.cache import Image, PrefixKey
 from kdalab.spec import ParallelLayout, StateIdentity, StateKind
 from kdalab.transfer.bundle import Bundle, bundle_key
+from kdalab.transfer.geometry import Geometry
 from kdalab.transfer.instance import checked_identity, export_prefix
 from kdalab.transfer.prefix import PrefixHash, prefix_hashes
 from kdalab.transfer.ranks import relayout, reslice
@@ -24,7 +25,8 @@ class Query:
     """A prompt that somebody wants to restore: whose states are of use, and at which boundaries.
 
     ``grid`` is the distance of boundaries that can hold a state (tokens); those in
-    (``beyond``, ``last``] are of use.
+    (``beyond``, ``last``] are of use. ``geometry`` is that of the model that will go on from them:
+    bundles of a store are held against it.
     """
 
     identity: StateIdentity
@@ -33,6 +35,7 @@ class Query:
     beyond: int = 0
     last: int | None = None
     images: Sequence[Image] = ()
+    geometry: Geometry | None = None
     _hashes: dict[int, PrefixHash] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -162,7 +165,7 @@ class StoreSource:
             parts.append(part)
         ours = query.identity
         whole = [relayout(p, ours.recurrent_layout, ours.conv_layout) for p in parts]
-        return reslice(whole, ours.parallel.tp_size, ours.parallel.tp_rank)
+        return reslice(whole, ours.parallel.tp_size, ours.parallel.tp_rank, query.geometry)
 
     def put(self, bundle: Bundle, replace: bool = False) -> str:
         """Keep a bundle; returns its key. What is there under that key is left alone, or with

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
@@ -38,17 +39,39 @@ from kdalab.transfer.checksum import BLOCK, checksum, copy_and_sum
 from kdalab.transfer.container import MAX_HEADER, META_KEY
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle_v1.safetensors"
+STAMP_OF_GOLDEN = "8bef08c67f5e9f17bd04ba6710b417f5"
 
 
-def edited(data: bytes, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> bytes:
-    """The blob with its header and its metadata changed by ``change(header, metadata)``."""
+Change = Callable[[dict[str, Any], dict[str, Any]], None]
+
+
+def edited(data: bytes, change: Change, restamp: bool = True) -> bytes:
+    """The blob with its header and its metadata changed by ``change(header, metadata)``.
+
+    With ``restamp`` as by somebody who knows the format: what is false is then for the checks
+    behind the stamp to find.
+    """
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     meta = json.loads(header["__metadata__"][META_KEY])
     change(header, meta)
+    if restamp and isinstance(meta, dict):
+        meta["stamp"] = stamp_by_hand(header, meta)
     header["__metadata__"][META_KEY] = json.dumps(meta)
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def stamp_by_hand(header: dict[str, Any], meta: dict[str, Any]) -> str:
+    """The definition."""
+    table = {
+        name: [t["dtype"], t["shape"]] if isinstance(t, dict) else t
+        for name, t in header.items()
+        if name != "__metadata__"
+    }
+    said = [{name: value for name, value in meta.items() if name != "stamp"}, table]
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def test_what_is_written_is_read_back() -> None:
@@ -75,6 +98,7 @@ def test_the_library_reads_ours_and_we_read_the_librarys(tmp_path: Path) -> None
 def test_the_golden_bundle_of_version_1_still_reads() -> None:
     """Written by the first version of this code. If this fails, old files cannot be read any
     more: add a reader, do not write the file anew."""
+    assert load_metadata(GOLDEN)[0].stamp == STAMP_OF_GOLDEN
     bundle = load_bundle(GOLDEN)
     assert bundle.identity == small_identity()
     # The hash of a prefix, and the key made of it, are part of the format.
@@ -195,6 +219,8 @@ def set_header(path: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any
         (set_meta("page_tokens", "4"), "page_tokens"),
         (set_meta("channels", [20, 20]), "channels"),
         (set_meta("channels", [20, 20, 25]), "conv: 2 layers of 64 channels"),
+        (set_meta("channels", [15, 25, 24]), "q and k have equally many"),
+        (set_meta("channels", [18, 18, 28]), "are not the 28 channels of v"),
         (set_meta("prefix/boundary", -1), "prefix.boundary"),
         (set_meta("prefix/text", "xyz"), "prefix.text"),
         (set_meta("identity/model", ""), "StateIdentity.model"),
@@ -221,6 +247,42 @@ def test_a_header_that_is_not_true_is_refused(change: Any, message: str) -> None
         pytest.fail("the edit itself is wrong")
     with pytest.raises(BundleFormatError, match=message):
         Bundle.from_bytes(bad)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_meta("channels", [40, 0, 24]),
+        set_meta("channels", [15, 25, 24]),
+        set_meta("page_tokens", 8),
+        set_meta("writable", False),
+        set_meta("checkpoint_dtype", "int8"),
+        set_meta("identity/model", "n"),
+        set_meta("identity/extra", [["salt", "x"]]),
+        set_meta("prefix/text", "0" * 32),
+        set_meta("tensors/conv/boundary", 9),
+        set_meta("stamp", "0" * 32),
+        set_header("recurrent/shape", [2, 6, 4, 5]),
+        set_header("latent/shape", [3, 4, 3, 7]),
+        set_header("conv/dtype", "F16"),
+    ],
+)
+def test_a_header_that_was_changed_is_not_the_one_that_was_stamped(
+    change: Change, tmp_path: Path
+) -> None:
+    data = edited(small_bundle().to_bytes(), change, restamp=False)
+    with pytest.raises(BundleFormatError, match=r"channels|the header has changed"):
+        Bundle.from_bytes(data)
+    (tmp_path / "b").write_bytes(data)
+    with pytest.raises(BundleFormatError, match=r"channels|the header has changed"):
+        load_metadata(tmp_path / "b")
+
+
+def test_the_stamp_is_what_it_is_defined_as() -> None:
+    bundle = small_bundle(identity=small_identity(model="模型", extra=(("a", "b"),)))
+    data = bundle.to_bytes()
+    assert edited(data, lambda _, meta: None)[8:].count(bundle.metadata().stamp.encode()) == 1
+    assert same(Bundle.from_bytes(edited(data, lambda _, meta: None)), bundle)
 
 
 @given(st.data())
@@ -276,6 +338,10 @@ def test_a_bare_safetensors_file_is_no_bundle() -> None:
         ({"conv": torch.zeros(2, 64, 3).bfloat16()}, "2 layers of 3 channels"),
         ({"conv": torch.zeros(2, 3, 0).bfloat16()}, "none of them empty"),
         ({"channels": (20, 20, 0)}, "channels"),
+        (
+            {"channels": (18, 18, 24), "conv": torch.zeros(2, 3, 60).bfloat16()},
+            "q and k have equally many, in heads of K = 5",
+        ),
         ({"identity": small_identity(parallel=rank(3, 0))}, "dealt evenly to 3 ranks"),
         ({"identity": small_identity(recurrent_layout="k_first")}, "recurrent: 4 heads of V = 5"),
         ({"embeddings": torch.zeros(3)}, "embeddings"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ from kdalab.transfer import (
     connect,
     export_prefix,
     identity_of,
+    import_prefix,
     publish,
     relayout,
     split,
 )
+from kdalab.transfer.geometry import Geometry
 
 
 class Told:
@@ -267,6 +270,45 @@ def test_a_store_that_gives_another_states_bytes_is_not_believed(tmp_path: Path)
     assert source.reach(where).joint == (128, 192)
     with pytest.raises(BundleRefusedError, match="boundary: ours 192, theirs 128"):
         source.fetch(where, 192)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_false_shape_under_a_true_stamp_is_held_against_the_model(
+    n_ranks: int, tmp_path: Path
+) -> None:
+    """Whole in itself: twice the heads of half the V have the same bytes, and the same channels."""
+    a, b, store = warm(), engine(), FolderStore(tmp_path)
+    source = StoreSource(store, n_ranks)
+    for part in split(export_prefix(a, PROMPT), n_ranks):
+        layers, heads, v, k = part.recurrent.shape
+        false = part.changed(recurrent=part.recurrent.view(layers, 2 * heads, v // 2, k))
+        assert Bundle.from_bytes(false.to_bytes()).key == part.key
+        source.put(false)
+    if n_ranks == 1:
+        with pytest.raises(BundleRefusedError, match=r"recurrent\.shape") as caught:
+            import_prefix(b, false, PROMPT)
+        assert [r.field for r in caught.value.refusals] == ["recurrent.shape"]
+    directory = Directory([source])
+    connect(b, directory)
+    request = b.submit(PROMPT, 3)
+    b.run()
+    assert (request.restore, request.generated) == (0, TINY.greedy(PROMPT, 3))
+    assert "recurrent.shape" in directory.skipped[0].reason
+    assert_sound(b)
+
+
+def test_a_geometry_names_every_size_that_is_not_the_models() -> None:
+    whole = export_prefix(warm(), PROMPT)
+    true = Geometry.of(TINY)
+    for part in (whole, *split(relayout(whole, "k_first", "channel_first"), 2)):
+        assert true.refusals(part) == []
+    for changes, field in (
+        ({"channels": (64, 64, 256)}, "channels"),
+        ({"recurrent": (9, *true.recurrent[1:])}, "recurrent.shape"),
+        ({"conv_inputs": true.conv_inputs + 1}, "conv.shape"),
+        ({"latent": (true.latent[0] + 1, true.latent[1])}, "latent.shape"),
+    ):
+        assert field in [r.field for r in replace(true, **changes).refusals(whole)]
 
 
 def test_a_bundle_is_published_once(tmp_path: Path) -> None:
