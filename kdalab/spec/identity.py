@@ -17,6 +17,10 @@ RECURRENT_LAYOUTS = ("v_first", "k_first")
 CONV_LAYOUTS = ("channel_first", "time_first")
 
 
+MAX_RANKS = 1 << 20
+"""More than any model runs on, and few enough for every format that keeps them."""
+
+
 class IdentityMismatchError(KdalabError):
     """Two states of different identity were about to be combined."""
 
@@ -35,6 +39,12 @@ class ParallelLayout:
             ("tp", self.tp_size, self.tp_rank),
             ("pp", self.pp_size, self.pp_rank),
         ):
+            for name, value in (("size", size), ("rank", rank)):
+                if type(value) is not int or value >= MAX_RANKS + (name == "size"):
+                    raise KdalabError(
+                        f"{axis}_{name} is {repr(value)[:40]}; use a whole number, for up to "
+                        f"{MAX_RANKS:,} ranks"
+                    )
             if size < 1 or not 0 <= rank < size:
                 raise KdalabError(
                     f"{axis}_rank {rank} of {axis}_size {size}; ranks run from 0 to size - 1"
@@ -141,13 +151,16 @@ class StateIdentity:
             raise KdalabError(
                 f"identity: missing {sorted(expected - got)}, unknown {sorted(got - expected)}"
             )
+        extra = _pairs(data["extra"])
         try:
-            extra = tuple((k, v) for k, v in data["extra"])
             parallel = ParallelLayout(
-                **{k.removeprefix("parallel."): int(data[k]) for k in _PARALLEL_FIELDS}
+                **{k.removeprefix("parallel."): data[k] for k in _PARALLEL_FIELDS}
             )
-        except (TypeError, ValueError) as error:
-            raise KdalabError(f"identity: {error}") from error
+        except KdalabError as error:
+            raise KdalabError(f"identity: {error}") from None
+        wrong = [k for k in _TEXTS if not isinstance(data[k], str)]
+        if wrong:
+            raise KdalabError(f"identity: {wrong[0]} is {repr(data[wrong[0]])[:40]}; it is a text")
         plain = {k: data[k] for k in _FIELDS if k not in _PARALLEL_FIELDS and k != "extra"}
         return cls(**plain, parallel=parallel, extra=extra)
 
@@ -178,3 +191,14 @@ class StateIdentity:
 
 _PARALLEL_FIELDS = ("parallel.tp_size", "parallel.tp_rank", "parallel.pp_size", "parallel.pp_rank")
 _FIELDS = tuple(StateIdentity("-", "-", "-").to_dict())
+_TEXTS = tuple(k for k in _FIELDS if k not in _PARALLEL_FIELDS and k != "extra")
+
+
+def _pairs(value: object) -> tuple[tuple[str, str], ...]:
+    """``extra`` as plain data has it: a list of pairs of texts."""
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(x, str) for x in pair)
+        for pair in value
+    ):
+        raise KdalabError(f"identity: extra is {repr(value)[:60]}; it is a list of pairs of texts")
+    return tuple((key, text) for key, text in value)

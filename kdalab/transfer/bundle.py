@@ -38,6 +38,7 @@ from kdalab.transfer.refusal import (
     BundleFormatError,
     Refusal,
     identity_refusals,
+    only_format_errors,
     prefix_refusals,
     require,
 )
@@ -259,10 +260,11 @@ class Bundle:
             BundleRefusedError: a tensor in it is of another identity, prefix or boundary.
         """
         view = memoryview(data).cast("B")
-        container = read_header(view)
-        meta = parse_metadata(container.metadata)
-        check_stamp(meta, container.entries)
-        return cls._build(view, container, meta)
+        with only_format_errors():
+            container = read_header(view)
+            meta = parse_metadata(container.metadata)
+            check_stamp(meta, container.entries)
+            return cls._build(view, container, meta)
 
     @classmethod
     def _build(cls, view: memoryview, container: Container, meta: BundleMeta) -> Bundle:

@@ -9,7 +9,7 @@ from kdalab.transfer.atomic import map_file, write_atomically
 from kdalab.transfer.bundle import Bundle
 from kdalab.transfer.container import MAX_HEADER, read_header
 from kdalab.transfer.metadata import BundleMeta, parse_metadata
-from kdalab.transfer.refusal import BundleFormatError
+from kdalab.transfer.refusal import BundleFormatError, only_format_errors
 from kdalab.transfer.stamp import check_stamp
 
 
@@ -48,13 +48,15 @@ def load_metadata(path: str | Path) -> tuple[BundleMeta, dict[str, tuple[str, tu
             size = os.fstat(stream.fileno()).st_size
             head = stream.read(8)
             length = min(int.from_bytes(head, "little"), MAX_HEADER) if len(head) == 8 else 0
-            container = read_header(memoryview(head + stream.read(length)), size)
+            start = head + stream.read(length)
+        with only_format_errors():
+            container = read_header(memoryview(start), size)
+            meta = parse_metadata(container.metadata)
+            check_stamp(meta, container.entries)
         shapes = {
             name: (str(e.dtype).removeprefix("torch."), e.shape)
             for name, e in container.entries.items()
         }
-        meta = parse_metadata(container.metadata)
-        check_stamp(meta, container.entries)
         return meta, shapes
     except BundleFormatError as error:
         raise BundleFormatError(f"{file.name}: {error}") from None

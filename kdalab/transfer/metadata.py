@@ -144,10 +144,10 @@ def parse_metadata(text: str) -> BundleMeta:
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BundleFormatError(f"the bundle's metadata is no JSON: {error}") from None
+        raise BundleFormatError(f"the bundle's metadata is no JSON: {str(error)[:200]}") from None
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        shown = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-        raise BundleFormatError(f"format {shown!r}; a bundle is of format {FORMAT!r}")
+        shown = repr(raw.get("format") if isinstance(raw, dict) else type(raw).__name__)[:40]
+        raise BundleFormatError(f"format {shown}; a bundle is of format {FORMAT!r}")
     check_version(raw.get("version"))
     try:
         return BundleMeta.model_validate_json(text)
@@ -172,7 +172,9 @@ def check_version(version: object) -> None:
         advice = f"update KDALab, or have the sender write version {READABLE[-1]}"
     else:
         advice = "have the sender write it again with a version of KDALab that is not as old"
-    raise BundleFormatError(f"a bundle of version {version!r}; this reader knows {known}: {advice}")
+    raise BundleFormatError(
+        f"a bundle of version {repr(version)[:40]}; this reader knows {known}: {advice}"
+    )
 
 
 def negotiate(offered: Iterable[int]) -> int:

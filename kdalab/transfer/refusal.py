@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from kdalab.errors import KdalabError
@@ -35,6 +36,28 @@ class BundleRefusedError(KdalabError):
 
 class BundleFormatError(KdalabError):
     """Bytes that are no bundle, or a damaged one. Nothing of them was used."""
+
+
+@contextmanager
+def only_format_errors() -> Iterator[None]:
+    """Whatever fails while the bytes of a stranger are read: they are no bundle, and nothing worse.
+
+    Raises:
+        BundleFormatError: in place of what Python, torch or pydantic raise.
+    """
+    try:
+        yield
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        raise BundleFormatError(f"the bundle cannot be read ({what})") from error
 
 
 def identity_refusals(ours: StateIdentity, theirs: StateIdentity) -> list[Refusal]:

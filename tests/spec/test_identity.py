@@ -80,8 +80,25 @@ def test_identity_survives_json():
     del broken["tokenizer"]
     with pytest.raises(KdalabError, match=r"missing \['tokenizer'\], unknown \['surprise'\]"):
         StateIdentity.from_dict(broken)
-    with pytest.raises(KdalabError, match="identity"):
-        StateIdentity.from_dict(one.to_dict() | {"parallel.tp_size": "x"})
+
+
+@pytest.mark.parametrize("name", ["tp_size", "tp_rank", "pp_size", "pp_rank"])
+@pytest.mark.parametrize(
+    "value", ["x", "1", 1.0, True, None, [1], float("inf"), float("nan"), 2**40]
+)
+def test_a_rank_is_a_whole_number_and_nothing_else(name, value):
+    with pytest.raises(KdalabError, match=f"^identity: {name} is "):
+        StateIdentity.from_dict(identity().to_dict() | {f"parallel.{name}": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("extra", x) for x in (None, "ab", ["ab"], [["a"]], [["a", 1]], {"ab": 1}, 3)]
+    + [("state_dtype", []), ("model", 5), ("recurrent_layout", {}), ("tokenizer", None)],
+)
+def test_a_text_of_an_identity_is_a_text(name, value):
+    with pytest.raises(KdalabError, match=f"identity: {name} is "):
+        StateIdentity.from_dict(identity().to_dict() | {name: value})
 
 
 @pytest.mark.parametrize(

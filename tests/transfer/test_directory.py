@@ -272,6 +272,23 @@ def test_a_store_that_gives_another_states_bytes_is_not_believed(tmp_path: Path)
         source.fetch(where, 192)
 
 
+@pytest.mark.parametrize("number", ["1e999", "Infinity", "NaN", "true", '"1"', "9" * 5000])
+def test_an_absurd_number_in_a_store_ends_nobodys_run(number: str, tmp_path: Path) -> None:
+    a, b, source = warm(), engine(), StoreSource(FolderStore(tmp_path))
+    publish(a, source, PROMPT, 128)
+    far = export_prefix(a, PROMPT, 192)
+    data, field = far.to_bytes(), b'\\"parallel.tp_size\\":'
+    size = int.from_bytes(data[:8], "little")
+    head = data[8 : 8 + size].replace(field + b"1", field + number.replace('"', '\\"').encode())
+    source.store.put(far.key, [len(head).to_bytes(8, "little"), head, data[8 + size :]])
+    directory = Directory([source])
+    connect(b, directory)
+    request = b.submit(PROMPT, 3)
+    b.run()
+    assert (request.restore, request.generated) == (128, TINY.greedy(PROMPT, 3))
+    assert [s.boundary for s in directory.skipped] == [192]
+
+
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_a_false_shape_under_a_true_stamp_is_held_against_the_model(
     n_ranks: int, tmp_path: Path
