@@ -47,6 +47,8 @@ def only_format_errors() -> Iterator[None]:
     """
     try:
         yield
+    except KdalabError:
+        raise  # it says already what was wrong
     except (
         ArithmeticError,
         AttributeError,
