@@ -48,6 +48,15 @@ def inspect(
         typer.echo(f"Refused: {refusal}")
 
 
+def _said(value: object) -> str:
+    """A field as the file has it: no markup in it counts, and no control character is sent."""
+    from rich.markup import escape
+
+    from kdalab.transfer.refusal import printable
+
+    return escape(printable(str(value)))
+
+
 def _print(
     file: Path,
     meta: BundleMeta,
@@ -61,6 +70,7 @@ def _print(
 
     from kdalab.spec import StateKind, itemsize
     from kdalab.transfer.metadata import TENSOR_OF
+    from kdalab.transfer.refusal import printable
     from kdalab.units import format_bytes
 
     labels = {TENSOR_OF[kind]: kind.label for kind in StateKind}
@@ -71,7 +81,7 @@ def _print(
     facts.add_row("images", prefix.images or "none")
     for name, value in meta.identity.items():
         if not name.startswith("parallel.") and value:
-            facts.add_row(name, str(value))
+            facts.add_row(name, _said(value))
     facts.add_row("rank", f"{rank.tp_rank} of {rank.tp_size} (tensor parallel)")
     facts.add_row("page", f"{meta.page_tokens} tokens")
     facts.add_row("checkpoint", meta.checkpoint_dtype)
@@ -84,9 +94,11 @@ def _print(
         stamp = meta.tensors.get(name)  # type: ignore[call-overload]
         size = prod(shape) * itemsize(dtype)
         sum_ = f"{stamp.checksum:08x}" if stamp else "-"
-        tensors.add_row(labels.get(name, name), dtype, str(list(shape)), format_bytes(size), sum_)
+        tensors.add_row(
+            _said(labels.get(name, name)), dtype, _said(list(shape)), format_bytes(size), sum_
+        )
     console = Console()
-    console.print(f"{file.name}: a model state bundle", markup=False, highlight=False)
+    console.print(f"{printable(file.name)}: a model state bundle", markup=False, highlight=False)
     console.print(facts, highlight=False)
     console.print(tensors, highlight=False)
     said = "every checksum is right" if verified else "checksums not tried (--verify)"

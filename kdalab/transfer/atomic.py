@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import secrets
+import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from kdalab.transfer.checksum import Buffer
 
@@ -47,12 +50,29 @@ def map_file(path: str | Path) -> Buffer:
     mapped ends the process that reads it.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: the file cannot be opened, or is none.
     """
-    with Path(path).open("rb", buffering=0) as stream:
+    with open_regular(path) as stream:
         if os.fstat(stream.fileno()).st_size == 0:
             return b""  # nothing cannot be mapped
         return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def open_regular(path: str | Path) -> IO[bytes]:
+    """Open a file to read, without waiting for the other end of what is a pipe.
+
+    Raises:
+        OSError: it cannot be opened, or is a folder, a pipe, a device or a socket.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file; give the file of a bundle", str(path))
+        return os.fdopen(handle, "rb", buffering=0)
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 def _write_all(handle: int, parts: Sequence[Buffer]) -> None:

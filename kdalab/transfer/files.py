@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kdalab.transfer.atomic import map_file, write_atomically
+from kdalab.transfer.atomic import map_file, open_regular, write_atomically
 from kdalab.transfer.bundle import Bundle
 from kdalab.transfer.container import MAX_HEADER, read_header
 from kdalab.transfer.metadata import BundleMeta, parse_metadata
-from kdalab.transfer.refusal import BundleFormatError, only_format_errors
+from kdalab.transfer.refusal import BundleFormatError, only_format_errors, printable
 from kdalab.transfer.stamp import check_stamp
 
 
@@ -26,13 +26,13 @@ def load_bundle(path: str | Path) -> Bundle:
 
     Raises:
         BundleFormatError: no bundle, or a damaged one; the file is named.
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is no regular file.
     """
     file = Path(path)
     try:
         return Bundle.from_bytes(map_file(file))
     except BundleFormatError as error:
-        raise BundleFormatError(f"{file.name}: {error}") from None
+        raise BundleFormatError(f"{printable(file.name)}: {error}") from None
 
 
 def load_metadata(path: str | Path) -> tuple[BundleMeta, dict[str, tuple[str, tuple[int, ...]]]]:
@@ -40,11 +40,11 @@ def load_metadata(path: str | Path) -> tuple[BundleMeta, dict[str, tuple[str, tu
 
     Raises:
         BundleFormatError: no bundle; the file is named.
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is no regular file.
     """
     file = Path(path)
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             size = os.fstat(stream.fileno()).st_size
             head = stream.read(8)
             length = min(int.from_bytes(head, "little"), MAX_HEADER) if len(head) == 8 else 0
@@ -59,4 +59,4 @@ def load_metadata(path: str | Path) -> tuple[BundleMeta, dict[str, tuple[str, tu
         }
         return meta, shapes
     except BundleFormatError as error:
-        raise BundleFormatError(f"{file.name}: {error}") from None
+        raise BundleFormatError(f"{printable(file.name)}: {error}") from None

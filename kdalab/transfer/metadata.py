@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kdalab.errors import KdalabError
 from kdalab.spec import StateIdentity, StateKind
 from kdalab.transfer.prefix import PrefixHash
-from kdalab.transfer.refusal import BundleFormatError, Refusal
+from kdalab.transfer.refusal import BundleFormatError, Refusal, printable
 
 FORMAT = "kdalab-bundle"
 VERSION = 1
@@ -154,7 +154,7 @@ def parse_metadata(text: str) -> BundleMeta:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "metadata"
-        raise BundleFormatError(f"{where}: {first['msg']}") from None
+        raise BundleFormatError(printable(f"{where[:80]}: {first['msg']}")) from None
     except KdalabError as error:
         raise BundleFormatError(str(error)) from None
 

@@ -11,6 +11,12 @@ from kdalab.spec import StateIdentity
 from kdalab.transfer.prefix import PrefixHash
 
 
+def printable(text: str) -> str:
+    """Text of a stranger as it may be shown: what moves a cursor, hides or turns letters about is
+    written as its escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class Refusal(NamedTuple):
     """One field that differs: what this side has, and what the other side brings."""
 
@@ -19,7 +25,7 @@ class Refusal(NamedTuple):
     theirs: str
 
     def __str__(self) -> str:
-        return f"{self.field}: ours {self.ours}, theirs {self.theirs}"
+        return printable(f"{self.field}: ours {self.ours}, theirs {self.theirs}")
 
 
 class BundleRefusedError(KdalabError):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
-from transfer_cases import small_bundle
+from transfer_cases import small_bundle, small_identity
 from typer.testing import CliRunner
 
 from kdalab.cli.bundle import app
-from kdalab.transfer import BundleFormatError, save_bundle
+from kdalab.transfer import BundleFormatError, BundleRefusedError, load_bundle, save_bundle
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle_v1.safetensors"
 
@@ -51,6 +52,44 @@ def test_it_reads_tensors_only_when_asked_to(tmp_path: Path) -> None:
     asked = CliRunner().invoke(app, ["inspect", str(file), "--verify"])
     assert isinstance(asked.exception, BundleFormatError)
     assert "b.safetensors: conv: checksum" in str(asked.exception)
+
+
+HOSTILE = "[red]x[/red] [/] \x1b[2J\x9b1m\r\n\u202eabc"
+
+
+def test_text_of_a_stranger_is_shown_and_never_obeyed(tmp_path: Path) -> None:
+    who = small_identity(model=HOSTILE, extra=((HOSTILE, "[bold]y"),))
+    file = save_bundle(small_bundle(identity=who), tmp_path / "b.safetensors")
+    shown = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app, ["inspect", str(file)])
+    assert shown.exit_code == 0, shown.output
+    assert r"[red]x[/red] [/] \x1b[2J\x9b1m\r\n\u202eabc" in shown.output
+    assert "[bold]y" in shown.output
+    assert not [c for c in shown.output if c != "\n" and not c.isprintable()]
+    as_json = CliRunner().invoke(app, ["inspect", str(file), "--json"])
+    assert json.loads(as_json.output)["identity"]["model"] == HOSTILE
+    assert not [c for c in as_json.output if c != "\n" and not c.isprintable()]
+    with pytest.raises(BundleRefusedError) as caught:
+        small_bundle().require(who)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+@pytest.mark.parametrize("more", [[], ["--verify"]])
+def test_what_is_no_regular_file_is_not_waited_for(
+    kind: str, more: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "x"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path = Path("/dev/zero")
+    done = CliRunner().invoke(app, ["inspect", str(path), *more])
+    assert isinstance(done.exception, OSError)
+    assert "no regular file" in str(done.exception)
+    with pytest.raises(OSError, match="no regular file"):
+        load_bundle(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a bundle, but longer than eight bytes"])
