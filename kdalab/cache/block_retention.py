@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class BlockRetention:
         n = self.interval
         if n is not None and (type(n) is not int or n < 0):
             raise KdalabError(
-                f"retention interval {n!r}; use None (dense), 0 (reachable boundaries) or a number "
-                "of tokens"
+                f"retention interval {shown(n)}; use None (dense), 0 (reachable boundaries) or a "
+                "number of tokens"
             )
 
     def __str__(self) -> str:
@@ -81,7 +81,6 @@ def parse_block_retention(text: str) -> BlockRetention:
     why = ""
     if word.startswith("marconi"):
         why = ". The junction that 0 keeps is Marconi's admission; its eviction order is a tree's"
-    shown = text if len(text) <= 40 else text[:37] + "..."
     raise KdalabError(
-        f"unknown retention {shown!r} for blocks; allowed: {BLOCK_RETENTION_FORMS}{why}"
+        f"unknown retention {shown(text, 40)} for blocks; allowed: {BLOCK_RETENTION_FORMS}{why}"
     )

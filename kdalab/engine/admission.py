@@ -11,9 +11,10 @@ from kdalab.cache import Lease, Lookup, PrefixKey
 from kdalab.cache.placement import Extends, Fork
 from kdalab.engine import arrivals, room, transfers
 from kdalab.engine import events as ev
+from kdalab.engine.config import MOST
 from kdalab.engine.failures import FAILURES, named
 from kdalab.engine.request import Phase, Request, Start
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 from kdalab.memory.slots import CACHE, IN_FLIGHT
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ def check_prompt(
 ) -> None:
     """Refuse what no engine can run, before anything is taken."""
     if type(max_new_tokens) is not int:
-        raise KdalabError(f"max_new_tokens = {max_new_tokens!r}; it must be a whole number")
+        raise KdalabError(f"max_new_tokens = {shown(max_new_tokens)}; it must be a whole number")
     if not isinstance(name, str):
-        raise KdalabError(f"a request's name is text, not {name!r}")
+        raise KdalabError(f"a request's name is text, not {shown(name)}")
     if not tokens:
         raise KdalabError("an empty prompt; give at least one token")
     vocab = engine.model.vocab_size
@@ -60,13 +61,15 @@ def check_prompt(
         tokens = media.check(tokens, vocab, model.config.hidden_size, model.dtype)
     if min(tokens) < 0 or max(tokens) >= vocab:
         wrong = next(t for t in tokens if not 0 <= t < vocab)
-        raise KdalabError(f"token id {wrong} is outside the vocabulary 0..{vocab - 1}")
+        raise KdalabError(f"token id {shown(wrong)} is outside the vocabulary 0..{vocab - 1}")
     if max_new_tokens < 0:
-        raise KdalabError(f"max_new_tokens = {max_new_tokens}; it must be 0 or more")
+        raise KdalabError(f"max_new_tokens = {shown(max_new_tokens)}; it must be 0 or more")
+    if max_new_tokens > MOST:
+        raise KdalabError(f"max_new_tokens = {shown(max_new_tokens)}; it must be at most {MOST:,}")
     if name in engine.requests:
-        raise KdalabError(f"a request named {name!r} exists already; choose another name")
+        raise KdalabError(f"a request named {shown(name)} exists already; choose another name")
     if not name or name in (CACHE, IN_FLIGHT):
-        raise KdalabError(f"a request cannot be named {name!r}")
+        raise KdalabError(f"a request cannot be named {shown(name)}")
 
 
 def check_request(
@@ -197,7 +200,7 @@ def boundaries_of(engine: Engine, request: Request, lookup: Lookup) -> tuple[int
         raise KdalabError(f"the placement {placement} failed: {named(error)}") from error
     if wrong:
         raise KdalabError(
-            f"the placement {placement} wants a checkpoint at {wrong[0]!r}; boundaries are "
+            f"the placement {placement} wants a checkpoint at {shown(wrong[0])}; boundaries are "
             f"multiples of {grid} in ({lookup.restore:,}, {request.n_tokens:,}]"
         )
     return found

@@ -11,10 +11,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from kdalab.engine import events as ev
+from kdalab.engine.config import MOST
 from kdalab.engine.dispatch import Choice, Work, choose
 from kdalab.engine.drafters import Drafter
 from kdalab.engine.request import Request
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 from kdalab.spec import StateIdentity
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class BaseEngine:
 
     def __init__(self, model: HybridModel, identity: StateIdentity | None = None) -> None:
         if identity is not None and not isinstance(identity, StateIdentity):
-            raise KdalabError(f"identity = {identity!r}; give a StateIdentity, or None")
+            raise KdalabError(f"identity = {shown(identity)}; give a StateIdentity, or None")
         self.model = model
         self.identity = identity
         self.events: list[ev.Event] = []
@@ -71,6 +72,10 @@ class BaseEngine:
 
     def run(self, max_steps: int = 100_000) -> list[ev.Event]:
         """Step until nothing waits or runs. Returns the new events."""
+        if type(max_steps) is not int or not 0 <= max_steps <= MOST:
+            raise KdalabError(
+                f"max_steps = {shown(max_steps)}; it must be a whole number of 0 to {MOST:,}"
+            )
         first = len(self.events)
         for _ in range(max_steps):
             if self.is_idle:
@@ -101,7 +106,7 @@ class BaseEngine:
         if identity is None:
             return
         if not isinstance(identity, StateIdentity):
-            raise KdalabError(f"identity = {identity!r}; give a StateIdentity, or None")
+            raise KdalabError(f"identity = {shown(identity)}; give a StateIdentity, or None")
         if self.identity is None:
             raise KdalabError("this engine's cache has no identity; give one to Engine(...)")
         self.identity.require_equal(identity)
@@ -115,9 +120,22 @@ class BaseEngine:
         request = self.requests.get(name) if isinstance(name, str) else None
         if request is None:
             known = list(self.requests)
-            shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
-            raise KdalabError(f"no request {name!r}; known: {shown or 'none'}")
+            listed = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+            raise KdalabError(f"no request {shown(name)}; known: {listed or 'none'}")
         return request
+
+    def require_running(self, request: Request) -> None:
+        """Refuse what is no running request of this engine.
+
+        Raises:
+            KdalabError: not a request, one of another engine, or one that does not run.
+        """
+        if not isinstance(request, Request):
+            raise KdalabError(f"{shown(request)} is not a request; submit() returns one")
+        if self.requests.get(request.name) is not request:
+            raise KdalabError(f"request {shown(request.name)} is not of this engine")
+        if not request.is_running:
+            raise KdalabError(f"request {shown(request.name)} is {request.phase}, not running")
 
     def next_name(self) -> str:
         """The first free name of A, B, ..., Z, AA, AB, ..."""

@@ -18,7 +18,7 @@ from kdalab.engine.dispatch import Work, choose
 from kdalab.engine.drafters import Drafter, PromptLookup
 from kdalab.engine.faults import Faults
 from kdalab.engine.strategy import Strategy, held_slots, parse_strategy, slots_per_request
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 
 CELL = 64
 """Tokens of one prefill cell: the kernel's chunk, and the absolute grid of restored prefill."""
@@ -129,17 +129,17 @@ class EngineConfig:
                 _whole(name, getattr(self, name), 2**62 if name in _IN_BYTES else MOST)
         if type(self.draft_tokens) is not int or not 0 <= self.draft_tokens <= MOST:
             raise KdalabError(
-                f"draft_tokens = {_shown(self.draft_tokens)}; it must be 0 or more, a whole number"
+                f"draft_tokens = {shown(self.draft_tokens)}; it must be 0 or more, a whole number"
             )
         _whole("compact_moves", self.compact_moves, MOST)
         for name in _SWITCHES:
             if type(getattr(self, name)) is not bool:
                 raise KdalabError(
-                    f"{name} = {_shown(getattr(self, name))}; it must be True or False"
+                    f"{name} = {shown(getattr(self, name))}; it must be True or False"
                 )
         if not isinstance(self.faults, Faults):
             raise KdalabError(
-                f"faults = {_shown(self.faults)}; use Faults(...) or Faults.named([...])"
+                f"faults = {shown(self.faults)}; use Faults(...) or Faults.named([...])"
             )
         if self.chunk_tokens < CELL:
             raise KdalabError(
@@ -147,7 +147,7 @@ class EngineConfig:
             )
         if not callable(getattr(self.placement, "boundaries", None)):
             raise KdalabError(
-                f"placement = {_shown(self.placement)}; use parse_placement({FORMS!r})"
+                f"placement = {shown(self.placement)}; use parse_placement({FORMS!r})"
             )
         for part in _parts(self.placement):
             if isinstance(part, Every):
@@ -155,7 +155,7 @@ class EngineConfig:
         _ = self.kept
         if self.host is not None and not isinstance(self.host, HostConfig):
             raise KdalabError(
-                f"host = {_shown(self.host)}; use HostConfig(...), or None for no host"
+                f"host = {shown(self.host)}; use HostConfig(...), or None for no host"
             )
         if self.decode_interval is not None and self.decode_interval % self.grid:
             raise KdalabError(
@@ -165,9 +165,9 @@ class EngineConfig:
         _one_of("checkpoint_dtype", self.checkpoint_dtype, CHECKPOINT_DTYPES)
         _one_of("memory", self.memory, MEMORIES)
         if not callable(getattr(self.drafter, "propose", None)):
-            raise KdalabError(f"drafter = {_shown(self.drafter)}; it needs propose(tokens, n)")
+            raise KdalabError(f"drafter = {shown(self.drafter)}; it needs propose(tokens, n)")
         for work in Work:
-            choose(work, self.backend if isinstance(self.backend, str) else _shown(self.backend))
+            choose(work, self.backend if isinstance(self.backend, str) else shown(self.backend))
         if self.memory_bytes is not None and self.memory != "unified":
             raise KdalabError(
                 f"memory_bytes = {self.memory_bytes:,} sizes unified memory; with memory = "
@@ -212,7 +212,7 @@ class EngineConfig:
         if isinstance(self.retention, str):
             return parse_retention(self.retention)
         raise KdalabError(
-            f"retention = {_shown(self.retention)}; use a Retention or one of: {RETENTION_FORMS}"
+            f"retention = {shown(self.retention)}; use a Retention or one of: {RETENTION_FORMS}"
         )
 
     def keeps_decoded(self, n: int) -> bool:
@@ -251,21 +251,13 @@ def _whole(name: str, value: object, most: int) -> None:
     if type(value) is not int or not 1 <= value <= most:
         limit = "" if type(value) is not int or value < 1 else f", and at most {most:,}"
         raise KdalabError(
-            f"{name} = {_shown(value)}; it must be a whole number of at least 1{limit}"
+            f"{name} = {shown(value)}; it must be a whole number of at least 1{limit}"
         )
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in allowed:
-        raise KdalabError(f"{name} = {_shown(value)}; use one of {', '.join(allowed)}")
-
-
-def _shown(value: object) -> str:
-    """A wrong value, short enough for a message."""
-    if isinstance(value, int) and abs(value) >= 10**30:
-        return f"a number of {value.bit_length():,} bits"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+        raise KdalabError(f"{name} = {shown(value)}; use one of {', '.join(allowed)}")
 
 
 def _parts(placement: Placement) -> list[Placement]:

@@ -18,7 +18,7 @@ from kdalab.engine.pools import build_pools
 from kdalab.engine.request import Phase, Request
 from kdalab.engine.strategy import slots_per_request
 from kdalab.engine.view import View
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 from kdalab.memory.gate import Hold, MoveGate
 from kdalab.memory.host import Level, host_level
 from kdalab.spec import StateIdentity
@@ -65,7 +65,7 @@ class Engine(BaseEngine):
     ) -> None:
         config = EngineConfig() if config is None else config
         if not isinstance(config, EngineConfig):
-            raise KdalabError(f"config = {config!r}; give an EngineConfig, or None")
+            raise KdalabError(f"config = {shown(config)}; give an EngineConfig, or None")
         super().__init__(model, identity)
         self.config = config
         pools = build_pools(model, config)
@@ -234,7 +234,7 @@ class Engine(BaseEngine):
         Raises:
             KdalabError: it does not run, or is not of this engine.
         """
-        self._require_running(request)
+        self.require_running(request)
         checkpointing.at_end(self, request)
         held = self._release(request)
         request.phase, request.lookup, request.computed = Phase.WAITING, None, 0
@@ -276,7 +276,7 @@ class Engine(BaseEngine):
             KdalabError: no running request of that name.
         """
         request = self.named(name)
-        self._require_running(request)
+        self.require_running(request)
         copies.settle(self, request)
 
     def state_of(self, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
@@ -285,7 +285,7 @@ class Engine(BaseEngine):
         Raises:
             KdalabError: it does not run.
         """
-        self._require_running(request)
+        self.require_running(request)
         return copies.read_state(self, request)
 
     @property
@@ -308,11 +308,3 @@ class Engine(BaseEngine):
     def view(self) -> View:
         """The same view as ``fold(engine.events, engine.empty_view())``, from the live objects."""
         return live_view(self)
-
-    def _require_running(self, request: Request) -> None:
-        if not isinstance(request, Request):
-            raise KdalabError(f"{request!r} is not a request; submit() returns one")
-        if self.requests.get(request.name) is not request:
-            raise KdalabError(f"request {request.name!r} is not of this engine")
-        if not request.is_running:
-            raise KdalabError(f"request {request.name!r} is {request.phase}, not running")

@@ -14,7 +14,7 @@ from functools import cache
 
 import torch
 
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 from kdalab_kernels.dispatch import backend_for
 
 
@@ -57,4 +57,4 @@ def choose(work: Work, backend: str = "auto") -> Choice:
     try:
         return Choice(work, op, backend_for(op, backend, torch.device("cpu")), why)
     except ValueError as error:
-        raise KdalabError(f"backend = {backend!r} for {work}: {error}") from None
+        raise KdalabError(f"backend = {shown(backend)} for {work}: {error}") from None

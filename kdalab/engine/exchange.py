@@ -22,7 +22,7 @@ from kdalab.engine import exchange_events as ex
 from kdalab.engine.arrivals import Arrival, check_arrival, enter_prefix, release_unused
 from kdalab.engine.config import CELL
 from kdalab.engine.request import Phase, Request
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 from kdalab_kernels import gather_pages
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def export_running(engine: Engine, name: str, target: str = "") -> Exported:
     """
     request = engine.requests.get(name)
     if request is None:
-        raise KdalabError(f"no request {name!r}; known: {', '.join(engine.requests) or 'none'}")
+        raise KdalabError(
+            f"no request {shown(name)}; known: {', '.join(engine.requests) or 'none'}"
+        )
     if request.phase not in (Phase.PREFILL, Phase.DECODE) or request.computed == 0:
         raise KdalabError(
             f"{name} is {request.phase.value} and holds no state. Export a running request, or "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,9 @@ class Faults:
     def __post_init__(self) -> None:
         for f in fields(self):
             if type(getattr(self, f.name)) is not bool:
-                raise KdalabError(f"fault {f.name} = {getattr(self, f.name)!r}; use True or False")
+                raise KdalabError(
+                    f"fault {f.name} = {shown(getattr(self, f.name))}; use True or False"
+                )
 
     @classmethod
     def named(cls, names: list[str]) -> Faults:
@@ -47,7 +49,7 @@ class Faults:
             raise KdalabError(f"faults are a list of names; known: {', '.join(known)}")
         unknown = [n for n in names if n not in known]
         if unknown:
-            raise KdalabError(f"unknown fault {unknown[0]!r}; known: {', '.join(known)}")
+            raise KdalabError(f"unknown fault {shown(unknown[0])}; known: {', '.join(known)}")
         return cls(**dict.fromkeys(names, True))
 
     @property

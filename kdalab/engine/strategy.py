@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 
 
 class Strategy(StrEnum):
@@ -34,7 +34,7 @@ def parse_strategy(name: str) -> Strategy:
         return Strategy(str(name))
     except ValueError:
         known = ", ".join(s.value for s in Strategy)
-        raise KdalabError(f"strategy = {name!r}; use one of {known}") from None
+        raise KdalabError(f"strategy = {shown(name)}; use one of {known}") from None
 
 
 def held_slots(strategy: Strategy, overlap: bool = True) -> int:

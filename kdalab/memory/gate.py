@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 
 
 class Hold:
@@ -73,7 +73,7 @@ class MoveGate:
     def hold(self, who: str) -> Hold:
         """Keep everything where it is until the hold is released."""
         if not isinstance(who, str) or not who:
-            raise KdalabError(f"a hold needs the name of who holds it, not {who!r}")
+            raise KdalabError(f"a hold needs the name of who holds it, not {shown(who)}")
         self._holds.append(Hold(self, who))
         return self._holds[-1]
 

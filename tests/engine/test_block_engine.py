@@ -443,6 +443,9 @@ def test_a_copy_is_made_before_anything_writes() -> None:
         ({"draft_tokens": -1}, "draft_tokens = -1"),
         ({"poison": 1}, "poison = 1; use True or False"),
         ({"drafter": 3, "draft_tokens": 1}, "it needs propose"),
+        ({"backend": "cuda"}, "backend = 'cuda' for extend"),
+        ({"backend": []}, "backend = .* for extend"),
+        ({"layout": []}, "use one of padded, packed"),
     ],
     ids=str,
 )
@@ -473,6 +476,28 @@ def test_a_prompt_that_can_never_fit_is_refused_and_nothing_is_taken() -> None:
     with pytest.raises(KdalabError, match="give a BlockEngineConfig"):
         BlockEngine(SMALL, EngineConfig())  # type: ignore[arg-type]
     assert not engine.requests
-    with pytest.raises(KdalabError, match="holds no state"):
+    with pytest.raises(KdalabError, match="request 'A' is waiting, not running"):
         engine.state_of(engine.submit([1], 1))
     assert cold((1,)).shape == (1, 64)
+
+
+@pytest.mark.parametrize("what", ["state_of", "latents_of", "preempt"])
+def test_only_a_running_request_of_this_engine_is_read_or_preempted(what: str) -> None:
+    one, other = block_engine(), block_engine()
+    foreign, own = one.submit(text(300), 3), other.submit(text(300, 1), 3)
+    for engine in (one, other):
+        engine.step()
+    act = getattr(other, what)
+    args = ("too few blocks",) if what == "preempt" else ()
+    with pytest.raises(KdalabError, match="request 'A' is not of this engine"):
+        act(foreign, *args)
+    with pytest.raises(KdalabError, match="None is not a request"):
+        act(None, *args)
+    waiting = other.submit(text(10), 1)
+    with pytest.raises(KdalabError, match="request 'B' is waiting, not running"):
+        act(waiting, *args)
+    assert (list(other.running), list(other.waiting)) == ([own], [waiting])
+    for engine in (one, other):
+        engine.check()
+        engine.run()
+    assert_nothing_leaks(other)

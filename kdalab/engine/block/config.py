@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kdalab.cache import BlockRetention, CacheMode, parse_block_retention
-from kdalab.engine.config import CELL
+from kdalab.engine.config import CELL, MOST
+from kdalab.engine.dispatch import Work, choose
 from kdalab.engine.drafters import Drafter, PromptLookup
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 
 LAYOUTS = ("padded", "packed")
 
@@ -72,30 +73,35 @@ class BlockEngineConfig:
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
-            _whole(name, getattr(self, name))
+            most = 2**62 if name == "total_bytes" else MOST
+            _whole(name, getattr(self, name), most)
         for name in _OPTIONAL:
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name))
+                _whole(name, getattr(self, name), MOST)
         for name in ("draft_tokens", "kernel_grid"):
             value = getattr(self, name)
-            if type(value) is not int or value < 0:
-                raise KdalabError(f"{name} = {value!r}; it must be a whole number, 0 or more")
+            if type(value) is not int or not 0 <= value <= MOST:
+                raise KdalabError(
+                    f"{name} = {shown(value)}; it must be a whole number of 0 to {MOST:,}"
+                )
         for name in _FLAGS:
             value = getattr(self, name)
             if type(value) is not bool and not (name == "eagle" and value is None):
-                raise KdalabError(f"{name} = {value!r}; use True or False")
-        if self.layout not in LAYOUTS:
-            raise KdalabError(f"layout = {self.layout!r}; use one of {', '.join(LAYOUTS)}")
+                raise KdalabError(f"{name} = {shown(value)}; use True or False")
+        if not isinstance(self.layout, str) or self.layout not in LAYOUTS:
+            raise KdalabError(f"layout = {shown(self.layout)}; use one of {', '.join(LAYOUTS)}")
         modes = [m.value for m in CacheMode]
-        if self.mode not in modes:
-            raise KdalabError(f"mode = {self.mode!r}; use one of {', '.join(modes)}")
+        if not isinstance(self.mode, str) or self.mode not in modes:
+            raise KdalabError(f"mode = {shown(self.mode)}; use one of {', '.join(modes)}")
         object.__setattr__(self, "mode", CacheMode(self.mode))
-        if not hasattr(self.drafter, "propose"):
-            raise KdalabError(f"drafter = {self.drafter!r}; it needs propose(tokens, n)")
+        if not callable(getattr(self.drafter, "propose", None)):
+            raise KdalabError(f"drafter = {shown(self.drafter)}; it needs propose(tokens, n)")
         if self.chunk_tokens < CELL:
             raise KdalabError(
                 f"chunk_tokens = {self.chunk_tokens}; a step must hold one cell of {CELL} tokens"
             )
+        for work in Work:
+            choose(work, self.backend if isinstance(self.backend, str) else shown(self.backend))
         _ = self.kept
         self._check_grid()
 
@@ -125,6 +131,8 @@ class BlockEngineConfig:
             return self.retention
         if isinstance(self.retention, str):
             return parse_block_retention(self.retention)
+        if type(self.retention) is int and self.retention > MOST:
+            raise KdalabError(f"retention = {shown(self.retention)}; it must be at most {MOST:,}")
         return BlockRetention(self.retention)
 
     @property
@@ -144,6 +152,9 @@ def off_the_grid(name: str, value: int, mode: CacheMode) -> str:
     )
 
 
-def _whole(name: str, value: object) -> None:
-    if type(value) is not int or value <= 0:
-        raise KdalabError(f"{name} = {value!r}; it must be a whole number of at least 1")
+def _whole(name: str, value: object, most: int) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        limit = "" if type(value) is not int or value < 1 else f", and at most {most:,}"
+        raise KdalabError(
+            f"{name} = {shown(value)}; it must be a whole number of at least 1{limit}"
+        )

@@ -23,7 +23,7 @@ from kdalab.engine.block.plan import make_plan
 from kdalab.engine.block.request import BlockRequest
 from kdalab.engine.block.view import BlockView, Slot
 from kdalab.engine.request import Phase
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 
 if TYPE_CHECKING:
     from kdalab.model import HybridModel
@@ -56,7 +56,7 @@ class BlockEngine(BaseEngine):
     ) -> None:
         config = BlockEngineConfig() if config is None else config
         if not isinstance(config, BlockEngineConfig):
-            raise KdalabError(f"config = {config!r}; give a BlockEngineConfig, or None")
+            raise KdalabError(f"config = {shown(config)}; give a BlockEngineConfig, or None")
         super().__init__(model, identity)
         self.config = config
         self.plan = make_plan(model, config)
@@ -99,7 +99,7 @@ class BlockEngine(BaseEngine):
         admission.check_prompt(self, ids, max_new_tokens, name)
         stops = frozenset(admission.as_ids(stop_tokens, "stop_tokens"))
         if not isinstance(salt, str):
-            raise KdalabError(f"salt = {salt!r}; it must be text, or empty")
+            raise KdalabError(f"salt = {shown(salt)}; it must be text, or empty")
         self._check_fits(len(ids), max_new_tokens)
         unit = self.cache.sizes.unit
         key = PrefixKey.from_tokens(ids, unit)
@@ -141,18 +141,22 @@ class BlockEngine(BaseEngine):
         """(recurrent, conv) of a running request after ``request.computed`` tokens, as copies.
 
         Raises:
-            KdalabError: it does not run, or has computed nothing yet.
+            KdalabError: no running request of this engine, or it has computed nothing yet.
         """
-        rows = acts.rows_of(self, request) if request.lease is not None else None
-        running = [r.running for r in rows.states.values()] if rows is not None else []
+        self.require_running(request)
+        running = [r.running for r in acts.rows_of(self, request).states.values()]
         if not running or None in running:
-            raise KdalabError(f"{request.name} holds no state: it does not run, or has not begun")
+            raise KdalabError(f"{request.name} holds no state: it has not begun")
         return self.memory.read_state([b.id for b in running if b is not None])
 
     def latents_of(self, request: BlockRequest) -> torch.Tensor:
-        """Latent KV [MLA layer, token, latent|rope] of what a running request has computed."""
-        if request.lease is None:
-            raise KdalabError(f"{request.name} holds no blocks: it does not run")
+        """Latent KV [MLA layer, token, latent|rope] of what a running request has computed.
+
+        Raises:
+            KdalabError: no running request of this engine.
+        """
+        self.require_running(request)
+        assert request.lease is not None
         tables = {
             g: np.array(self.cache.table(request.lease, g), dtype=np.int32)
             for g in self.cache.kv_groups
@@ -196,7 +200,12 @@ class BlockEngine(BaseEngine):
         self.emit(bl.Finished(request.name, reason, -1, freed, len(request.generated)))
 
     def preempt(self, request: BlockRequest, reason: str) -> None:
-        """Stop a running request and put it first in the queue; it goes on from the cache."""
+        """Stop a running request and put it first in the queue; it goes on from the cache.
+
+        Raises:
+            KdalabError: no running request of this engine.
+        """
+        self.require_running(request)
         freed = self._release(request)
         request.phase, request.lookup, request.computed = Phase.WAITING, None, 0
         request.preemptions += 1
