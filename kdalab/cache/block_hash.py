@@ -50,7 +50,9 @@ class ExtraKeys:
 
     def root(self, unit: int, width: int) -> bytes:
         """The hash before the first unit, of ``unit`` tokens in ``width`` bytes."""
-        fields = [self.salt.encode(), self.adapter.encode(), b"%d" % unit, b"%d" % width]
+        # A lone surrogate is text like any other here: what differs must hash differently.
+        names = [text.encode("utf-8", "surrogatepass") for text in (self.salt, self.adapter)]
+        fields = [*names, b"%d" % unit, b"%d" % width]
         # Lengths come first: ("ab", "c") and ("a", "bc") must differ.
         text = b"".join(len(f).to_bytes(8, "little") + f for f in fields)
         return blake2b(text, digest_size=HASH_BYTES).digest()

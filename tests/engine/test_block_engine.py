@@ -501,3 +501,25 @@ def test_only_a_running_request_of_this_engine_is_read_or_preempted(what: str) -
         engine.check()
         engine.run()
     assert_nothing_leaks(other)
+
+
+@pytest.mark.parametrize(("name", "other", "salt"), [("a / b", "b", " / a"), ("1:xy", "y", "1:x")])
+def test_without_reuse_no_salt_and_name_read_together_are_anothers(
+    name: str, other: str, salt: str
+) -> None:
+    engine = block_engine(reuse=False)
+    engine.submit(BASE, 1, name=name)
+    engine.run()
+    again = engine.submit(BASE, 1, name=other, salt=salt)
+    engine.run()
+    assert again.restore == 0
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+def test_a_lone_surrogate_in_a_salt_or_a_name_is_text_like_any_other(reuse: bool) -> None:
+    engine = block_engine(reuse=reuse)
+    found = []
+    for name, salt in (("\ud800", "\ud801"), ("b", "\ud801"), ("\ud802", "\ud803")):
+        found.append(engine.submit(BASE, 1, name=name, salt=salt))
+        engine.run()
+    assert [r.restore for r in found] == [0, 320 if reuse else 0, 0]

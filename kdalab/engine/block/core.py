@@ -103,8 +103,9 @@ class BlockEngine(BaseEngine):
         self._check_fits(len(ids), max_new_tokens)
         unit = self.cache.sizes.unit
         key = PrefixKey.from_tokens(ids, unit)
-        # Without reuse each request has hashes of its own, which no other will ever ask for.
-        extra = ExtraKeys(salt=salt if self.config.reuse else f"{salt} / {name}")
+        # Without reuse each request has hashes of its own, which no other will ever ask for. The
+        # length comes first: salt "a" of name "bc" is not salt "ab" of name "c".
+        extra = ExtraKeys(salt=salt if self.config.reuse else f"{len(salt)}:{salt}{name}")
         chain = HashChain(key, unit, extra)
         request = BlockRequest(name, ids, max_new_tokens, key, stops, chain=chain)
         self.requests[name] = request
