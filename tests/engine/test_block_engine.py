@@ -439,7 +439,14 @@ def test_a_copy_is_made_before_anything_writes() -> None:
         ({"chunk_tokens": 63}, "a step must hold one cell"),
         ({"total_bytes": 1000, "n_blocks": None}, "block 0 stands idle"),
         ({"total_bytes": 0}, "total_bytes = 0"),
-        ({"n_blocks": 1}, "block 0 stands idle"),
+        ({"n_blocks": 1}, "n_blocks = 1 blocks .* Raise n_blocks to 2"),
+        ({"n_blocks": 2**31}, "at most 2,147,483,647"),
+        ({"n_blocks": 2**30}, "4.00 TiB; this machine has .* Lower n_blocks"),
+        ({"total_bytes": 2**50, "n_blocks": None}, "1,024.00 TiB; .* Lower total_bytes"),
+        ({"total_bytes": 2**62 + 1}, "at most 4,611,686,018,427,387,904"),
+        ({"attention_block": 2**30, "state_block": 64}, "this machine has .* the block sizes"),
+        ({"attention_block": 2**40}, "attention_block = 1099511627776; .* at most 2,147,483,647"),
+        ({"draft_tokens": 2**40}, "a whole number of 0 to 2,147,483,647"),
         ({"draft_tokens": -1}, "draft_tokens = -1"),
         ({"poison": 1}, "poison = 1; use True or False"),
         ({"drafter": 3, "draft_tokens": 1}, "it needs propose"),
@@ -456,6 +463,23 @@ def test_sizes_that_cannot_be_are_refused_with_the_arithmetic(
         block_engine(**changes)
 
 
+def test_too_many_blocks_are_refused_before_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kdalab.engine.block.plan.machine_bytes", lambda: None)
+    monkeypatch.setattr("kdalab.engine.block.core.BlockStateCache", None)
+    monkeypatch.setattr("kdalab.engine.block.core.BlockMemory", None)
+    with pytest.raises(KdalabError, match=r"2,000,000 blocks .* at most 1,048,576 are allowed"):
+        block_engine(n_blocks=2_000_000)
+
+
+def test_memory_that_cannot_be_had_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr("kdalab.engine.block.core.BlockMemory", refuse)
+    with pytest.raises(KdalabError, match=r"64 blocks need 256.00 KiB, .* not enough memory"):
+        block_engine()
+
+
 def test_a_padded_attention_page_too_small_for_a_state_is_refused() -> None:
     with pytest.raises(KdalabError, match="at least 66 tokens, or the packed layout"):
         BlockEngine(TINY, BlockEngineConfig(attention_block=64))
@@ -464,7 +488,7 @@ def test_a_padded_attention_page_too_small_for_a_state_is_refused() -> None:
 
 def test_a_prompt_that_can_never_fit_is_refused_and_nothing_is_taken() -> None:
     engine = block_engine(n_blocks=8, state_block=64, attention_block=64)
-    with pytest.raises(KdalabError, match=r"can need 9 blocks .* there are 7"):
+    with pytest.raises(KdalabError, match=r"can need 9 blocks .* there are 7 .* raise n_blocks"):
         engine.submit(text(300), 20)
     assert not engine.requests
     with pytest.raises(KdalabError, match="outside the vocabulary"):

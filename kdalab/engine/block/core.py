@@ -22,8 +22,10 @@ from kdalab.engine.block.metadata import BatchMetadata, batch_metadata
 from kdalab.engine.block.plan import make_plan
 from kdalab.engine.block.request import BlockRequest
 from kdalab.engine.block.view import BlockView, Slot
+from kdalab.engine.failures import named
 from kdalab.engine.request import Phase
 from kdalab.errors import KdalabError, shown
+from kdalab.units import format_bytes
 
 if TYPE_CHECKING:
     from kdalab.model import HybridModel
@@ -43,7 +45,8 @@ class BlockEngine(BaseEngine):
         identity: of every state in this engine's cache; requests that name another are refused.
 
     Raises:
-        KdalabError: sizes that do not go together for this model; nothing is allocated.
+        KdalabError: sizes that do not go together for this model, or that this machine cannot hold;
+            nothing is allocated.
     """
 
     config: BlockEngineConfig
@@ -60,8 +63,14 @@ class BlockEngine(BaseEngine):
         super().__init__(model, identity)
         self.config = config
         self.plan = make_plan(model, config)
-        self.cache = BlockStateCache(self.plan.cache)
-        self.memory = BlockMemory(self.plan.layout, self.plan.n_blocks, model, config.poison)
+        try:
+            self.memory = BlockMemory(self.plan.layout, self.plan.n_blocks, model, config.poison)
+            self.cache = BlockStateCache(self.plan.cache)
+        except (RuntimeError, MemoryError) as error:
+            raise KdalabError(
+                f"{self.plan.n_blocks:,} blocks need {format_bytes(self.plan.nbytes)}, which "
+                f"cannot be had: {named(error)}"
+            ) from error
         moves = config.mode is not CacheMode.NONE
         self.state_block = self.plan.cache.state_block if moves else None
         self.batch: BatchMetadata | None = None
@@ -268,9 +277,10 @@ class BlockEngine(BaseEngine):
         need = self.plan.blocks_of_request(n_tokens + max(max_new_tokens - 1, 0))
         have = self.plan.n_blocks - 1
         if need > have:
+            more = "n_blocks" if self.config.n_blocks is not None else "total_bytes"
             sizes = ", ".join(f"{g.name} {g.block_tokens:,} tokens" for g in self.cache.groups)
             raise KdalabError(
                 f"the prompt of {n_tokens:,} tokens and {max_new_tokens:,} new ones can need "
                 f"{need:,} blocks ({sizes}); there are {have:,} of {self.plan.layout.stride:,} "
-                f"bytes. Shorten the prompt or raise total_bytes"
+                f"bytes. Shorten the prompt or raise {more}"
             )

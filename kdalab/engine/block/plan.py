@@ -19,11 +19,16 @@ from kdalab.cache import (
 )
 from kdalab.engine.block.config import BlockEngineConfig, off_the_grid
 from kdalab.engine.config import CELL
+from kdalab.engine.pools import machine_bytes
 from kdalab.errors import KdalabError
 from kdalab.memory.blocks import ALIGNMENT
+from kdalab.units import format_bytes
 
 if TYPE_CHECKING:
     from kdalab.model import HybridModel
+
+MOST_BLOCKS = 2**20
+"""Blocks of one engine; a view lists every one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,8 @@ def make_plan(model: HybridModel, config: BlockEngineConfig) -> BlockPlan:
     Raises:
         KdalabError: a padded attention page that holds no state; a unit off the cells, or one
             that does not divide the blocks; a retention off the scheduler's block; a budget below
-            two blocks. Each with its arithmetic.
+            two blocks, above this machine's memory, or of over ``MOST_BLOCKS`` blocks. Each with
+            its arithmetic.
     """
     full_block, state_block = _blocks(model, config)
     specs = _layer_specs(model, full_block, state_block)
@@ -80,14 +86,7 @@ def make_plan(model: HybridModel, config: BlockEngineConfig) -> BlockPlan:
     layout = padded_layout(groups) if config.layout == "padded" else packed_layout(groups)
     stride = -(-layout.stride // ALIGNMENT) * ALIGNMENT
     layout = replace(layout, stride=stride)
-    n_blocks = config.n_blocks
-    if n_blocks is None:
-        n_blocks = config.total_bytes // stride
-    if n_blocks < 2:
-        raise KdalabError(
-            f"{n_blocks} blocks: {config.total_bytes:,} bytes / {stride:,} bytes a block. Take at "
-            f"least {2 * stride:,} bytes; block 0 stands idle"
-        )
+    n_blocks = _count(config, stride)
     cache = BlockConfig(
         layout.groups,
         n_blocks,
@@ -99,6 +98,33 @@ def make_plan(model: HybridModel, config: BlockEngineConfig) -> BlockPlan:
         block_bytes=stride,
     )
     return BlockPlan(layout, cache, n_blocks, config.draft_tokens)
+
+
+def _count(config: BlockEngineConfig, stride: int) -> int:
+    """Blocks to make, of ``stride`` bytes each; nothing has been made yet."""
+    n_blocks = config.n_blocks
+    if n_blocks is None:
+        n_blocks, of = config.total_bytes // stride, f"{config.total_bytes:,} / {stride:,} = "
+        lower, more = "total_bytes", f"Raise total_bytes to {2 * stride:,} or more"
+    else:
+        of, lower, more = "n_blocks = ", "n_blocks", "Raise n_blocks to 2 or more"
+    if n_blocks < 2:
+        raise KdalabError(
+            f"{of}{n_blocks} blocks of {stride:,} bytes; block 0 stands idle, so there must be 2 "
+            f"or more. {more}"
+        )
+    wanted, machine = n_blocks * stride, machine_bytes()
+    if machine is not None and wanted > machine:
+        raise KdalabError(
+            f"{n_blocks:,} blocks of {stride:,} bytes are {format_bytes(wanted)}; this machine has "
+            f"{format_bytes(machine)} of memory. Lower {lower} or the block sizes"
+        )
+    if n_blocks > MOST_BLOCKS:
+        raise KdalabError(
+            f"{of}{n_blocks:,} blocks of {stride:,} bytes; at most {MOST_BLOCKS:,} are allowed, as "
+            f"each is an object of its own. Lower {lower}, or take larger blocks"
+        )
+    return n_blocks
 
 
 def state_bytes(model: HybridModel) -> tuple[int, int]:
