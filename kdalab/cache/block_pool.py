@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kdalab.errors import InvariantError, KdalabError, OutOfSlotsError
+from kdalab.errors import InvariantError, KdalabError, OutOfSlotsError, shown
 
 NULL = 0  # the block that stands for "nothing here" in a table; never given out
+MOST_BLOCKS = 2**24  # of one pool: about 3 GB of Python objects
 
 
 class Key(NamedTuple):
@@ -68,12 +69,17 @@ class BlockPool:
         n_groups: groups that draw from the pool.
 
     Raises:
-        KdalabError: fewer than two blocks.
+        KdalabError: fewer than two blocks, or more than ``MOST_BLOCKS``; none is made.
     """
 
     def __init__(self, n_blocks: int, n_groups: int) -> None:
         if n_blocks < 2:
             raise KdalabError(f"a pool of {n_blocks} blocks; take 2 or more: block 0 stands idle")
+        if n_blocks > MOST_BLOCKS:
+            raise KdalabError(
+                f"a pool of {shown(n_blocks)} blocks; take at most {MOST_BLOCKS:,}: each is an "
+                "object of its own. Give less memory, or take larger blocks"
+            )
         self.blocks = [Block(i) for i in range(n_blocks)]
         self.tables: tuple[dict[bytes, Block], ...] = tuple({} for _ in range(n_groups))
         self.fresh: list[Block] = []

@@ -81,8 +81,8 @@ def block_config(
     mode: CacheMode = CacheMode.ALIGN,
     retention: BlockRetention | None = None,
 ) -> BlockConfig:
-    """A cache of as many of ``layout``'s blocks as ``budget`` bytes hold; without a budget, of as
-    many as the trace could ever fill.
+    """A cache of as many of ``layout``'s blocks as ``budget`` bytes hold, or as the trace could
+    ever fill: what is beyond these changes nothing.
 
     Raises:
         KdalabError: the largest request does not fit; names it and the smallest budget.
@@ -100,7 +100,9 @@ def block_config(
     assert largest is not None  # a trace without requests has raised
     # Running state, the next one, one given back when the step ends; a copied KV block; the null.
     need = n_full * (-(-largest.input_tokens // block) + 1) + 3 * n_states + 1
-    n_blocks = need + total if budget is None else budget // layout.stride
+    n_blocks = need + total
+    if budget is not None:
+        n_blocks = min(n_blocks, budget // layout.stride)
     if n_blocks < need:
         raise KdalabError(
             f"the request on line {largest.line:,} ({largest.input_tokens:,} tokens) alone needs "

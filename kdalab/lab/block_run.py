@@ -121,16 +121,22 @@ class BlockRun:
                     f"a memory of {format_bytes(setup.memory)} holds {count} blocks of "
                     f"{format_bytes(self.stride)}; give it more, or use smaller blocks"
                 )
-            return int(count)
-        need = 2
+            # Blocks that no request will ever fill change nothing, but take time to make.
+            return count if count <= MAX_BLOCKS else min(count, self._fills(trace, groups))
+        need = self._fills(trace, groups)
+        if need > MAX_BLOCKS:
+            raise KdalabError(
+                f"unlimited memory would be over {MAX_BLOCKS:,} blocks here; give memory=..."
+            )
+        return need
+
+    def _fills(self, trace: Requests, groups: int) -> int:
+        """Blocks that the trace can ever fill."""
+        setup, need = self.setup, 2
         for r in trace:
             blocks = -(-(r.input_tokens + r.output_tokens) // self.block)
             states = blocks if setup.mode == "all" or setup.interval != 0 else 4
             need += blocks + (min(blocks, states) + 3) * (groups - 1)
-            if need > MAX_BLOCKS:
-                raise KdalabError(
-                    f"unlimited memory would be over {MAX_BLOCKS:,} blocks here; give memory=..."
-                )
         return need
 
     def start(self, request: TraceRequest, alone: bool) -> BlockServed | None:
