@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 
 UTILISATION = 0.4
 """Share of a device's peak that prefill is taken to reach where only the device is named."""
+
+LEAST, MOST = 1.0, 1e24
+"""Rates that a deployment may have, all devices together; beyond them seconds would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class CostModel:
     copy on one rank, read and written bytes both counted.
 
     Raises:
-        KdalabError: a rate that is not above 0.
+        KdalabError: a rate below ``LEAST`` or above ``MOST``.
     """
 
     flops: float
@@ -47,11 +50,16 @@ class CostModel:
     name: str = "given rates"
 
     def __post_init__(self) -> None:
-        if not (self.flops > 0 and self.bandwidth > 0):
-            raise KdalabError(
-                f"prefill of {self.flops:g} FLOP/s and copies of {self.bandwidth:g} bytes/s; both "
-                "must be above 0"
-            )
+        for what, rate in (
+            ("prefill, FLOP/s", self.flops),
+            ("copies, bytes/s", self.bandwidth),
+        ):
+            number = isinstance(rate, int | float) and not isinstance(rate, bool)
+            if not number or not LEAST <= rate <= MOST:
+                raise KdalabError(
+                    f"{what} = {shown(rate)}; use a number of {LEAST:g} to {MOST:g}, for example "
+                    "4e14 FLOP/s or 3.35e12 bytes/s"
+                )
 
     def seconds(self, flops: int, copied_bytes: int) -> float:
         """Time of so much work (FLOPs of the whole model, bytes of one rank)."""
@@ -74,7 +82,7 @@ def cost_model(
     that one device really reaches, and replace the device's.
 
     Raises:
-        KdalabError: an unknown device; a rate that is not above 0.
+        KdalabError: an unknown device; a rate below ``LEAST`` or above ``MOST``.
     """
     if device not in DEVICES:
         raise KdalabError(f"unknown device {device!r}; known: {', '.join(DEVICES)}")

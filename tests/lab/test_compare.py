@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from kdalab.cache import BlockRetention, PrefillFlops, parse_placement, parse_retention
@@ -105,8 +107,13 @@ def test_marconis_retention_is_bound_to_the_models_costs() -> None:
 def test_a_budget_below_one_request_and_rates_of_zero_are_refused() -> None:
     with pytest.raises(KdalabError, match=r"its active state and one checkpoint\. The budget"):
         both(budget=100 << 20)
-    with pytest.raises(KdalabError, match="must be above 0"):
-        CostModel(0, 1)
+    for rate in (0, -1, 1e-300, 0.5, 1e25, math.inf, math.nan, 10**5000, True, "fast"):
+        with pytest.raises(KdalabError, match=r"FLOP/s = .*use a number of 1 to 1e\+24"):
+            CostModel(rate, 1)  # type: ignore[arg-type]
+        with pytest.raises(KdalabError, match=r"bytes/s = .*use a number of 1 to 1e\+24"):
+            CostModel(1, rate)  # type: ignore[arg-type]
+    for rate in (1, 1e24):
+        assert math.isfinite(CostModel(rate, rate).seconds(10**30, 10**30))
     with pytest.raises(KdalabError, match="known: a100"):
         cost_model("abacus")
     assert cost_model("h100-sxm", tp_size=2).flops == pytest.approx(2 * 0.4 * 989.4e12)
