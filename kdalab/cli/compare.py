@@ -93,7 +93,7 @@ def command(
 
     try:
         if list_:
-            _list()
+            _list(as_json)
             return
         if not synthetic and not _is_trace(workload):
             _example(workload, events, as_json)
@@ -121,12 +121,16 @@ def _is_trace(workload: str | None) -> bool:
     return any(mark in workload for mark in "./\\") or Path(workload).is_file()
 
 
-def _list() -> None:
+def _list(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from kdalab.lessons.both import examples, where
 
+    if as_json:
+        found = [{"name": n, "runs_on": where(n), "shows": text} for n, text in examples().items()]
+        typer.echo(json.dumps(found, indent=2))
+        return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, style="dim")

@@ -63,7 +63,7 @@ def _found(
     from kdalab.cache import load_cache, save_cache
 
     if snapshot is None and scenario is None:
-        raise KdalabError("give a cache: --cache FILE, or --scenario NAME")
+        raise KdalabError("give a cache: --cache FILE, or --scenario NAME" + _also(tokens))
     if snapshot is not None and scenario is not None:
         raise KdalabError("--cache and --scenario are two caches; give one of them")
     if prompt is not None and tokens is not None:
@@ -92,6 +92,17 @@ def _found(
         _require_some(ids)
         return {"prompt": _lookup(engine.cache, ids)}
     return {r.name: r.lookup for r in engine.requests.values() if r.lookup is not None}
+
+
+def _also(tokens: Path | None) -> str:
+    """What is wrong with the file of tokens as well, for a message about something else."""
+    if tokens is None:
+        return ""
+    try:
+        _require_some(_read_ids(tokens))
+    except KdalabError as error:
+        return f". Also: {error}"
+    return ""
 
 
 def _require_some(ids: list[int]) -> None:

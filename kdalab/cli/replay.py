@@ -30,12 +30,13 @@ def command(
         str, typer.Option(help="Bytes for latent KV and checkpoints together: 256GiB, unlimited.")
     ] = "unlimited",
     checkpoints: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Where to take them: every:N (tokens), leaf, leaf+branch, all, chunk:N, "
-            "branch-first:N, tail-first:N, both:N."
+            help="Radix: where to take them: every:N (tokens), leaf, leaf+branch, all, chunk:N, "
+            "branch-first:N, tail-first:N, both:N; default every:4096.",
+            show_default=False,
         ),
-    ] = "every:4096",
+    ] = None,
     retention: Annotated[
         str | None,
         typer.Option(
@@ -91,6 +92,11 @@ def command(
             raise KdalabError(f"cache {cache!r}; use radix or block")
         if cache == "radix" and options != (None, None, "align", "padded"):
             raise KdalabError("--block, --unit, --mode and --layout go with --cache block")
+        if cache == "block" and checkpoints is not None:
+            raise KdalabError(
+                "--checkpoints goes with --cache radix; which states blocks keep is said by --mode "
+                "and --retention"
+            )
         with Bar(quiet=as_json) as bar:
             passes = 1 if budget_bytes is None and cache == "radix" else 2
             requests = open_requests(trace, synthetic, seed, limit, bad, bar, passes)
@@ -98,7 +104,12 @@ def command(
                 show = replay_block(requests, spec, budget_bytes, retention or "0", *options, bar)
             else:
                 show = _replay_radix(
-                    requests, spec, checkpoints, budget_bytes, retention or "lru", bar
+                    requests,
+                    spec,
+                    checkpoints if checkpoints is not None else "every:4096",
+                    budget_bytes,
+                    retention or "lru",
+                    bar,
                 )
     except KdalabError as error:
         refuse(error)

@@ -41,6 +41,7 @@ def test_a_scenario_explains_its_own_prompts_and_its_cache_explains_others(tmp_p
     ("args", "message"),
     [
         (("hello",), "give a cache: --cache FILE, or --scenario NAME"),
+        (("--tokens", "/nope"), "or --scenario NAME. Also: cannot read the tokens '/nope'"),
         (("hello", "--scenario", "x", "--cache", "y"), "two caches; give one of them"),
         (("hello", "--scenario", "nope"), "unknown scenario 'nope'"),
         (("hello", "--cache", "missing.json"), "cannot read the snapshot"),

@@ -80,6 +80,8 @@ def test_a_pool_under_a_budget_evicts_and_says_padding_in_the_table(trace: Path)
         (["--cache", "block", "--retention", "lru"], "allowed: dense"),
         (["--cache", "block", "--retention", "100"], "not a multiple of the scheduler's block"),
         (["--retention", "fifo"], "marconi:ALPHA"),
+        (["--cache", "block", "--checkpoints", "leaf"], "--checkpoints goes with --cache radix"),
+        (["--checkpoints", ""], "allowed"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

@@ -138,6 +138,9 @@ def test_the_command_shows_both_reasons_and_json_has_the_logs(
     assert out["chapters"][1]["block"][0] == out["chapters"][1]["radix"][0]
     listed = run("--list")
     assert all(name in listed.stdout for name in examples())
+    told = json.loads(run("--list", "--json").stdout)
+    assert {e["name"]: e["shows"] for e in told} == examples()
+    assert {e["runs_on"] for e in told} == {"engines", "caches"}
 
 
 @pytest.mark.parametrize(
@@ -149,6 +152,8 @@ def test_the_command_shows_both_reasons_and_json_has_the_logs(
         (["--synthetic", 9, "--events"], "a trace has no event log"),
         (["--synthetic", 9, "--device", "abacus"], "known: a100"),
         (["--synthetic", 9, "--block-retention", "lru"], "allowed: dense"),
+        (["--synthetic", 9, "--flops", "1e-300", "--json"], "use a number of 1 to 1e+24"),
+        (["--synthetic", 9, "--flops", "inf"], "use a number of 1 to 1e+24"),
         (["--synthetic", 9, "--budget", "1GiB"], "smallest budget that works"),
     ],
 )
