@@ -8,13 +8,11 @@ live replay is timed inside this process, where a page has read its trace long b
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -36,6 +34,7 @@ TARGET_LIVE_S = 0.3
 LIVE_BUDGETS_GIB = (None, 64, 256, 1024)
 LIVE_PLACEMENTS = ("leaf+branch", "every:16384", "every:4096", "every:2048", "every:1024", "all")
 READ_SAMPLE = 1_000
+_CHILD = Path(__file__).with_name("child.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +180,26 @@ def _in_turns(commands: dict[str, list[str]], repeats: int) -> dict[str, list[_P
 
 def _process(command: Sequence[str]) -> _Process:
     """Run a command to its end; its time, its peak memory (its children's included, where one of
-    them is larger), and the JSON that it printed."""
-    begin = time.perf_counter()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = subprocess.Popen(command, stdout=out, stderr=err)
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - begin
+    them is larger; nothing of this process), and the JSON that it printed."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
+        report = Path(folder) / "took.json"
+        launch = [sys.executable, "-I", "-S", str(_CHILD), str(report), *command]
+        launched = subprocess.run(launch, stdout=out, stderr=err, check=False)
+        took = {"exit": launched.returncode or 1}
+        if report.exists():
+            took = json.loads(report.read_text())
         out.seek(0)
         err.seek(0)
-        if child.returncode:
+        if took["exit"]:
             words = err.read().decode(errors="replace").strip().splitlines()
             raise KdalabError(
                 f"{' '.join(command[1:4])} failed: {words[-1] if words else 'silent'}"
             )
-        return _Process(seconds, usage.ru_maxrss * 1024, json.loads(out.read()))
+        return _Process(took["seconds"], took["peak_rss"], json.loads(out.read()))
 
 
 def _row(
