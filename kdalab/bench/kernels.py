@@ -20,7 +20,7 @@ DEFAULT_SHAPES = (
     Shape(1, 1024, 4, 128, 128),
     Shape(1, 64, 4, 32, 32),
 )
-QUICK_SHAPES = (Shape(1, 1024, 4, 128, 128), Shape(1, 64, 4, 32, 32))
+QUICK_SHAPES = (Shape(1, 128, 4, 64, 64), Shape(1, 64, 4, 32, 32))
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,24 @@ def default_cases(shapes: Iterable[Shape] = DEFAULT_SHAPES) -> list[Case]:
     ]
 
 
+def quick_cases() -> list[Case]:
+    """The same ops on inputs so small that all of them take seconds."""
+    return [
+        *(cases.prefill(shape) for shape in QUICK_SHAPES),
+        cases.decode(N=8, H=8),
+        cases.conv(T=512),
+        cases.gate(T=512),
+        cases.checkpoints("store", N=2, L=2, H=4),
+        cases.checkpoints("load", N=2, L=2, H=4),
+    ]
+
+
 def bench_kernels(
     chosen: Iterable[Case],
     repeats: int = 5,
     rates: Rates | None = None,
     medians: Medians = medians_in_turns,
+    on_case: Callable[[Case], None] | None = None,
 ) -> tuple[Rates, list[Row]]:
     """Measure every implementation in every case.
 
@@ -80,6 +93,7 @@ def bench_kernels(
         repeats: timed rounds per case after one warm-up round; the median is kept.
         rates: of this machine; measured first when None.
         medians: the clock: median seconds of calls that take turns, so often.
+        on_case: called with each case before it is measured.
 
     Returns:
         The rates, and a row for every implementation, also for a peer that is not here.
@@ -90,6 +104,8 @@ def bench_kernels(
     rows: list[Row] = []
     with torch.no_grad():
         for case in chosen:
+            if on_case is not None:
+                on_case(case)
             rows += _bench_case(case, repeats, rates, medians)
     return rates, rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
+    from kdalab.bench.cases import Case
     from kdalab.bench.compile import Compiled
 
 
@@ -27,7 +29,9 @@ def command(
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Timed rounds; default 5, quick 3.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Short prefills, a few seconds.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny inputs: seconds, and rough ratios.")
+    ] = False,
     compile_: Annotated[
         bool, typer.Option("--compile", help="Instead: compile every Triton kernel for real GPUs.")
     ] = False,
@@ -41,7 +45,7 @@ def command(
 ) -> None:
     """Time the KDA ops beside their peers, float32 on the CPU; or compile the Triton kernels."""
     from kdalab.bench.cases import parse_shape
-    from kdalab.bench.kernels import DEFAULT_SHAPES, QUICK_SHAPES, bench_kernels, default_cases
+    from kdalab.bench.kernels import bench_kernels, default_cases, quick_cases
     from kdalab.bench.timing import machine
 
     if solve:
@@ -60,9 +64,9 @@ def command(
         shapes = [parse_shape(s) for s in shape] if shape else None
     except KdalabError as error:
         refuse(error)
-    every = default_cases(QUICK_SHAPES if quick else DEFAULT_SHAPES)
+    every = quick_cases() if quick else default_cases()
     chosen = default_cases(shapes)[: len(shapes)] if shapes else every
-    rates, rows = bench_kernels(chosen, repeats or (3 if quick else 5))
+    rates, rows = bench_kernels(chosen, repeats or (3 if quick else 5), on_case=_say)
     if json_:
         out = {"machine": machine(), "rates": asdict(rates), "rows": [asdict(r) for r in rows]}
         typer.echo(json.dumps(out, indent=2))
@@ -78,6 +82,12 @@ def command(
     )
     for one in dict.fromkeys((r.op, r.size) for r in rows):
         console.print(timings([r for r in rows if (r.op, r.size) == one]))
+
+
+def _say(case: Case) -> None:
+    """A plain line and no spinner, whose thread would take time from what is measured."""
+    if sys.stderr.isatty():
+        typer.echo(f"measuring {case.op}: {case.size}", err=True)
 
 
 def _solve(as_json: bool) -> None:

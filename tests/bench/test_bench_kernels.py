@@ -149,6 +149,15 @@ def test_doubling_loses_what_substitution_keeps():
     assert row.doubling > 1e6  # 64 tokens
 
 
+def test_quick_measures_every_op_on_small_inputs():
+    quick, whole = kernels.quick_cases(), kernels.default_cases()
+    assert {c.op for c in quick} == {c.op for c in whole}
+    assert sum(c.flop for c in quick) < 0.02 * sum(c.flop for c in whole)
+    seen = []
+    bench_kernels(quick[-1:], 1, RATES, on_case=lambda case: seen.append(case.op))
+    assert seen == ["int8 load"]
+
+
 def test_the_command_prints_the_three_ways():
     result = CliRunner().invoke(app, ["kernels", "--solve", "--json"])
     assert result.exit_code == 0, result.output
