@@ -121,7 +121,8 @@ def _print_agreement(found: Agreement) -> None:
             "-" if row.overstated is None else f"{row.overstated * 100:+.1f}",
         )
     top = _pair(found.ceiling, found.their_ceiling)
-    table.add_row("no limit", "", top, top, top, "", f"{found.hybrid_ceiling * 100:.1f}", "")
+    over = f"{(found.ceiling - found.hybrid_ceiling) * 100:+.1f}"
+    table.add_row("no limit", "", top, top, top, "", f"{found.hybrid_ceiling * 100:.1f}", over)
     console.print(table)
     if found.peer:
         console.print(

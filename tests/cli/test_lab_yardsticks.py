@@ -37,6 +37,9 @@ def test_agree_finds_no_difference_and_what_kv_only_overstates(trace: Path) -> N
     text = run("agree", str(trace))
     assert "Largest difference: 0.000 points" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
+    last = next(line for line in text.splitlines() if "no limit" in line)
+    over = 100 * (found["ceiling"] - found["hybrid_ceiling"])
+    assert last.split()[-1] == f"{over:+.1f}"
 
 
 def test_agree_works_without_the_peer(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
