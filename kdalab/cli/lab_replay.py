@@ -48,9 +48,63 @@ def replay(
         print_account(account)
 
 
+# What each setting takes and means, in the words that ``Setup.parse`` reads.
+_MEANINGS = (
+    ("model", "a preset or a config.json."),
+    ("state_dtype, kv_dtype", "model (what the model says), bfloat16, float32 and so on."),
+    ("memory", "bytes for latent KV and states together: 80GiB; unlimited."),
+    ("cache", "radix (SGLang's way) or block (vLLM's way)."),
+    ("checkpoints", "radix: where they are taken: leaf+branch, leaf, every:4096, all and so on."),
+    ("retention", "radix: lru, lru-path, marconi, marconi:ALPHA; each also with +cap:N."),
+    (
+        "split",
+        "radix: states to KV in fixed pools, 0.9 (SGLang's mamba_full_memory_ratio); off: one "
+        "pool that both share.",
+    ),
+    ("int8", "radix: on keeps checkpoints in INT8; active states stay as they are. Or off."),
+    ("host", "radix: bytes of a host tier: 512GiB; 0 or off for none."),
+    ("write_through", "radix: so many uses make a node due for the host."),
+    ("decoded", "radix: on lets the output enter the cache too, where the trace knows its ids."),
+    ("block", "block: tokens of the attention block; auto: the smallest that holds a state."),
+    ("unit", "block: tokens of a hash (prefix_match_unit); auto: the block."),
+    (
+        "interval",
+        "block: tokens between the states that are kept; 0 or reachable: at reachable "
+        "boundaries only; dense: at every block.",
+    ),
+    ("mode", "block: align, all or none."),
+    ("layout", "block: how pages are laid out, padded or packed."),
+    (
+        "kernel_grid",
+        "block: the grid, in tokens from a chunk's start, on which the kernel stores states "
+        "inside it; 0: none.",
+    ),
+    ("chunk", "block: tokens of a prefill chunk."),
+    (
+        "pd",
+        "off; ship: a decode side that gets KV and state; recompute: one that gets no state and "
+        "computes from its own.",
+    ),
+    (
+        "arrivals",
+        "on takes the trace's arrival times: requests overlap, hold locks and memory while they "
+        "run, and wait for each other. off: one after the other.",
+    ),
+    ("speed", "the trace's clock runs so many times faster."),
+    ("hardware", "a preset of rates, see below."),
+    (
+        "prefill_flops, restore_bandwidth, host_bandwidth, network_bandwidth, decode_seconds",
+        "replace one rate of it, of all devices together: FLOP/s, three in bytes/s (2TB), and "
+        "seconds a step of decode; preset: as the hardware has it.",
+    ),
+    ("policy", "FILE.py:Class, a placement or an eviction order of one's own; none."),
+)
+
+
 def settings() -> None:
     """All settings, their defaults, and what they mean."""
     from dataclasses import fields
+    from textwrap import fill
 
     from kdalab.lab import Setup
     from kdalab.lab.hardware import HARDWARE
@@ -59,11 +113,12 @@ def settings() -> None:
     for field in fields(Setup):
         typer.echo(f"{field.name}={shown(field.name, field.default)}")
     typer.echo("")
-    typer.echo((Setup.__doc__ or "").split("Args:")[1].split("Raises:")[0].rstrip())
-    typer.echo("\n    hardware presets:")
+    for names, text in _MEANINGS:
+        typer.echo(fill(f"{names}: {text}", 100, subsequent_indent="    "))
+    typer.echo("\nhardware presets:")
     for h in HARDWARE.values():
-        typer.echo(f"        {h.name}: {h.prefill_flops / 1e15:.3g} PFLOP/s of prefill. {h.source}")
-    typer.echo(f"        Assumed: {h.assumed}.")
+        typer.echo(f"    {h.name}: {h.prefill_flops / 1e15:.3g} PFLOP/s of prefill. {h.source}")
+    typer.echo(f"    Assumed: {h.assumed}.")
 
 
 def print_account(a: Account) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from kdalab.cli.main import build_app
-from kdalab.lab import write_synthetic
+from kdalab.lab import Setup, write_synthetic
 
 RUN = CliRunner()
 
@@ -143,6 +144,16 @@ def test_formats_and_settings_are_listed() -> None:
     out = call("settings")
     assert "checkpoints=leaf+branch" in out
     assert "Assumed: prefill reaches 40 %" in out
+
+
+def test_settings_explains_each_in_the_words_that_it_takes() -> None:
+    from kdalab.cli.lab_replay import _MEANINGS
+
+    out = call("settings")
+    assert "None" not in out
+    assert "``" not in out
+    explained = [name for names, _ in _MEANINGS for name in names.split(", ")]
+    assert explained == [f.name for f in fields(Setup)]
 
 
 @pytest.mark.parametrize(
