@@ -68,8 +68,11 @@ class TreeFilm(Film):
         parts = [
             (t(lang, "common.in-step"), f'<p class="now">{esc(self.sentence(step, lang))}</p>')
         ]
+        kind = act.kind
+        if kind == "split" and act.values["node"] == act.values["upper"]:
+            kind = "split-own"  # the prompt ends where the edge was split
         parts.append(
-            (t(lang, "tree.why"), f"<p>{esc(t(lang, f'tree.why-{act.kind}', **act.values))}</p>")
+            (t(lang, "tree.why"), f"<p>{esc(t(lang, f'tree.why-{kind}', **act.values))}</p>")
         )
         if act.lookup is not None:
             lines = "".join(f"<li>{esc(say(lang, line))}</li>" for line in act.lookup.why)
