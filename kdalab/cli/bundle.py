@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kdalab.cli.refuse import refuse
+from kdalab.errors import KdalabError
+
 if TYPE_CHECKING:
     from kdalab.transfer import BundleMeta
 
@@ -30,7 +33,10 @@ def inspect(
     """Say whose state FILE holds, of which prefix, at which boundary, in which layout."""
     from kdalab.transfer import load_bundle, load_metadata
 
-    meta, shapes = load_metadata(file)
+    try:
+        meta, shapes = load_metadata(file)
+    except OSError as error:
+        refuse(KdalabError(f"cannot read the bundle {str(file)!r}: {error.strerror}"))
     found = meta.stamp_refusals()
     if verify:
         load_bundle(file)

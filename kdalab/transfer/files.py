@@ -50,7 +50,10 @@ def load_metadata(path: str | Path) -> tuple[BundleMeta, dict[str, tuple[str, tu
             length = min(int.from_bytes(head, "little"), MAX_HEADER) if len(head) == 8 else 0
             start = head + stream.read(length)
         with only_format_errors():
-            container = read_header(memoryview(start), size)
+            try:
+                container = read_header(memoryview(start), size)
+            except BundleFormatError as error:
+                raise BundleFormatError(f"this is no bundle: {error}") from None
             meta = parse_metadata(container.metadata)
             check_stamp(meta, container.entries)
         shapes = {

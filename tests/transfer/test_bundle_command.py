@@ -98,6 +98,8 @@ def test_what_is_no_bundle_is_refused_in_one_line(content: bytes, tmp_path: Path
     file.write_bytes(content)
     done = CliRunner().invoke(app, ["inspect", str(file)])
     assert isinstance(done.exception, BundleFormatError)
-    assert str(done.exception).startswith("x: ")
+    assert str(done.exception).startswith("x: this is no bundle: ")
     gone = CliRunner().invoke(app, ["inspect", str(tmp_path / "gone")])
-    assert isinstance(gone.exception, OSError)
+    assert gone.exit_code == 2
+    assert "cannot read the bundle" in gone.output
+    assert "No such file or directory" in " ".join(gone.output.split())
