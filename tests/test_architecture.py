@@ -163,7 +163,9 @@ def rooms() -> list[tuple[str, Path]]:
     found = [("kdalab_kernels", f) for f in files_of(ROOT / "kernels" / "kdalab_kernels")]
     for file in files_of(ROOT / "kdalab"):
         inside = file.relative_to(ROOT / "kdalab").parts
-        if inside[0] != "_bundled":
+        if inside == ("__main__.py",):
+            found.append(("cli", file))  # `python -m kdalab`: a door to the command line
+        elif inside[0] != "_bundled":
             found.append((inside[0] if len(inside) > 1 else "base", file))
     return found
 

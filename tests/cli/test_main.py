@@ -14,7 +14,7 @@ from kdalab.cli.main import COMMANDS
 
 def kdalab(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kdalab.cli.main", *args],
+        [sys.executable, "-m", "kdalab", *args],
         capture_output=True,
         text=True,
         timeout=120,
