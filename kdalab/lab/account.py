@@ -202,6 +202,11 @@ class Account:
         }
 
 
+def _rate(nbytes: float) -> str:
+    """Bytes a second in a unit that needs no exponent."""
+    return f"{nbytes / 1e12:,.4g} TB/s" if nbytes >= 1e12 else f"{nbytes / 1e9:,.4g} GB/s"
+
+
 def assumptions(setup: Setup, block: int) -> tuple[str, ...]:
     """What the figures of a setup rest on, in words."""
     out = [f"hits are whole blocks of {block:,} tokens"]
@@ -209,12 +214,13 @@ def assumptions(setup: Setup, block: int) -> tuple[str, ...]:
         out.append("output tokens are not cached")
     r = setup.rates
     times = (
-        f"prefill {r.prefill_flops / 1e15:.3g} PFLOP/s, restore {r.restore_bytes / 1e9:.4g} GB/s"
+        f"all devices together: prefill {r.prefill_flops / 1e15:.3g} PFLOP/s, "
+        f"restore {_rate(r.restore_bytes)}"
     )
     if setup.host:
-        times += f", host {r.host_bytes / 1e9:.4g} GB/s; copies to the host cost no time"
+        times += f", host {_rate(r.host_bytes)}; copies to the host cost no time"
     if setup.pd != "off":
-        times += f", network {r.network_bytes / 1e9:.4g} GB/s"
+        times += f", network {_rate(r.network_bytes)}"
     out.append(times)
     if setup.arrivals:
         out.append(

@@ -156,6 +156,11 @@ def test_settings_explains_each_in_the_words_that_it_takes() -> None:
     assert explained == [f.name for f in fields(Setup)]
 
 
+def test_rates_need_no_exponent_and_say_whose_they_are() -> None:
+    assumed = " ".join(call("replay", "--made-up", "chat-like:5").split())
+    assert "all devices together: prefill 6.33 PFLOP/s, restore 38.4 TB/s" in assumed
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
