@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+ENDS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
+"""Signals that ask it to stop; the last one comes when its terminal is closed."""
+
 app = typer.Typer(help="Run a Mooncake Store on this machine.", no_args_is_help=True)
 
 
@@ -25,13 +28,15 @@ def up(
     ] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
 ) -> None:
-    """Start a master and its metadata server on 127.0.0.1; both end with Ctrl-C."""
+    """Start a master and its metadata server on 127.0.0.1; both end with Ctrl-C, or
+    with this terminal."""
     from kdalab.errors import KdalabError
     from kdalab.transfer.mooncake_master import MooncakeMaster
 
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    for number in ENDS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda *_: ended.set())
     with MooncakeMaster(port, metadata_port) as master:
         where = {"master": master.address, "metadata_server": master.metadata_server}
         if json_:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +25,8 @@ HOST = "127.0.0.1"
 START_SECONDS = 20.0
 STOP_SECONDS = 5.0
 ATTEMPTS = 3
+PR_SET_PDEATHSIG = 1
+"""Of ``prctl``: the signal that a process gets when its parent ends (linux/prctl.h)."""
 
 
 def find_binary() -> Path:
@@ -43,16 +50,22 @@ class MooncakeMaster:
     """A running ``mooncake_master`` with its HTTP metadata server, on loopback only.
 
     Use it as a context, or call ``stop``; at the latest it is stopped when the interpreter ends.
+    One that was started on the main thread, on Linux, ends even when the interpreter is killed.
 
     Args:
         port, metadata_port: 0 for free ones.
 
     Raises:
-        KdalabError: the package is missing, a port is taken, or it does not come up; the last
-            lines of its log are shown.
+        KdalabError: the package is missing, the ports are equal, a port is taken, or it does not
+            come up; the last lines of its log are shown.
     """
 
     def __init__(self, port: int = 0, metadata_port: int = 0) -> None:
+        if port and port == metadata_port:
+            raise KdalabError(
+                f"port {port} for both the master and its metadata server; choose two, or 0 for "
+                "free ones"
+            )
         binary = find_binary()
         self.port, self.metadata_port = port, metadata_port
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,9 +73,10 @@ class MooncakeMaster:
         atexit.register(self.stop)
         # Between choosing a free port and taking it somebody else may have it.
         for attempt in range(ATTEMPTS):
-            self.port, self.metadata_port = port or _free_port(), metadata_port or _free_port()
+            self.port = port or _free_port(metadata_port)
+            self.metadata_port = metadata_port or _free_port(self.port)
             try:
-                self._start(binary, _free_port())
+                self._start(binary, _free_port(self.port, self.metadata_port))
                 return
             except KdalabError:
                 self._end()
@@ -131,6 +145,7 @@ class MooncakeMaster:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
+            preexec_fn=_ends_with_us(),
         )
         end = time.monotonic() + START_SECONDS
         while not (_answers(self.port) and _answers(self.metadata_port)):
@@ -161,10 +176,32 @@ class MooncakeMaster:
         return " | ".join(lines[-3:]) or "no output"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+def _ends_with_us() -> Callable[[], None] | None:
+    """What the new process does first, so that the kernel ends it when this one is killed.
+
+    The kernel's parent is the thread that forked, so a thread that ends early would take the
+    server with it: only the main thread asks for this.
+    """
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    prctl, parent = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # it was killed before it could be asked
+            os._exit(1)
+
+    return ask
+
+
+def _free_port(*unlike: int) -> int:
+    """A port that nobody listens on, and none of ``unlike``."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in unlike:
+            return port
 
 
 def _answers(port: int) -> bool:

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from transfer_cases import PROMPT, TINY, assert_sound, engine, same, small_bundle
@@ -41,6 +43,15 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def is_running(pid: int) -> bool:
+    """Alive, and not only waiting for somebody to ask how it ended."""
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return not Path("/proc").is_dir() and is_alive(pid)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +150,16 @@ def test_a_client_starts_without_noise_and_says_what_it_cannot_reach(
 
 
 @needs_mooncake
-def test_up_runs_until_it_is_told_to_stop() -> None:
+def test_two_servers_cannot_have_one_port() -> None:
+    with pytest.raises(KdalabError, match=r"port 50951 for both .* choose two, or 0"):
+        MooncakeMaster(50951, 50951)
+    ports = {server._free_port() for _ in range(20)}
+    assert server._free_port(*ports) not in ports
+
+
+@needs_mooncake
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_up_runs_until_it_is_ended_and_leaves_nothing(end: signal.Signals) -> None:
     command = [sys.executable, "-m", "kdalab.cli.main", "mooncake", "up", "--json"]
     up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -148,9 +168,15 @@ def test_up_runs_until_it_is_told_to_stop() -> None:
         assert line, up.communicate()
         said = json.loads(line)
         assert is_alive(said["pid"])
-        up.send_signal(signal.SIGTERM)
-        assert up.wait(20) == 0
-        assert not is_alive(said["pid"])
+        up.send_signal(end)
+        assert up.wait(20) == (-end if end is signal.SIGKILL else 0)
+        if end is signal.SIGKILL:
+            if sys.platform != "linux":
+                os.kill(said["pid"], signal.SIGTERM)
+            by = time.monotonic() + 20
+            while is_running(said["pid"]) and time.monotonic() < by:
+                time.sleep(0.05)
+        assert not is_running(said["pid"])
     finally:
         up.kill()
         up.communicate()
