@@ -70,6 +70,14 @@ def test_blocks_find_what_the_plain_replay_of_blocks_finds() -> None:
     assert a.kv_bytes + a.state_bytes == b.held_bytes
 
 
+@pytest.mark.parametrize("interval", [0, None])
+def test_a_memory_beyond_what_the_trace_can_fill_is_an_unlimited_one(interval: int | None) -> None:
+    free, huge = (run(cache="block", memory=m, interval=interval) for m in (None, 10**33))
+    assert huge.hit_tokens == free.hit_tokens > 0
+    assert (huge.evicted_states, huge.evicted_kv_bytes) == (0, 0)
+    assert (huge.peak_bytes, huge.states_written) == (free.peak_bytes, free.states_written)
+
+
 def alone(n: int, gap_ms: float, tokens: int = 2_000, output: int = 100) -> Trace:
     """Requests that share nothing, ``gap_ms`` apart."""
     count = -(-tokens // 512)
