@@ -82,10 +82,12 @@ def cost_model(
     that one device really reaches, and replace the device's.
 
     Raises:
-        KdalabError: an unknown device; a rate below ``LEAST`` or above ``MOST``.
+        KdalabError: an unknown device; ranks that cannot be; a rate below ``LEAST`` or above ``MOST``.
     """
     if device not in DEVICES:
         raise KdalabError(f"unknown device {device!r}; known: {', '.join(DEVICES)}")
+    if type(tp_size) is not int or not 1 <= tp_size <= 2**20:
+        raise KdalabError(f"{shown(tp_size)} ranks; use 1 to {2**20:,}")
     known = DEVICES[device]
     each = flops if flops is not None else UTILISATION * known.flops
     speed = bandwidth if bandwidth is not None else known.bandwidth

@@ -116,5 +116,7 @@ def test_a_budget_below_one_request_and_rates_of_zero_are_refused() -> None:
         assert math.isfinite(CostModel(rate, rate).seconds(10**30, 10**30))
     with pytest.raises(KdalabError, match="known: a100"):
         cost_model("abacus")
+    with pytest.raises(KdalabError, match="bits ranks; use 1 to 1,048,576"):
+        cost_model(tp_size=10**400)
     assert cost_model("h100-sxm", tp_size=2).flops == pytest.approx(2 * 0.4 * 989.4e12)
     assert cost_model(flops=5e14).flops == 5e14
