@@ -82,7 +82,8 @@ def cost_model(
     that one device really reaches, and replace the device's.
 
     Raises:
-        KdalabError: an unknown device; ranks that cannot be; a rate below ``LEAST`` or above ``MOST``.
+        KdalabError: an unknown device; ranks that cannot be; a rate below ``LEAST`` or above
+            ``MOST``.
     """
     if device not in DEVICES:
         raise KdalabError(f"unknown device {device!r}; known: {', '.join(DEVICES)}")
