@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from kdalab.errors import KdalabError
 from kdalab.transfer.checksum import Buffer
-from kdalab.transfer.store import KEY, StoreError
+from kdalab.transfer.store import StoreError, is_key
 
 PACKAGE = "mooncake-transfer-engine-non-cuda"
 HOW_TO_INSTALL = (
@@ -182,8 +182,8 @@ def _held_back() -> Iterator[Callable[[], str]]:
 
 
 def _checked(key: str) -> str:
-    if not KEY.fullmatch(key):
-        raise StoreError(f"key {key[:60]!r}; use up to 200 letters, digits, dots and hyphens")
+    if not is_key(key):
+        raise StoreError(f"key {repr(key)[:60]}; use up to 200 letters, digits, dots and hyphens")
     return key
 
 

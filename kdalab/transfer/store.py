@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +23,11 @@ LEFTOVER_SECONDS = 3600.0
 INDEX = "index.json"
 INDEX_VERSION = 1
 MAX_INDEX = 64 << 20
+
+
+def is_key(key: object) -> bool:
+    """Whether a store takes it for a key."""
+    return isinstance(key, str) and KEY.fullmatch(key) is not None
 
 
 class StoreError(KdalabError):
@@ -78,6 +85,9 @@ class FolderStore:
         path: the folder; it is made if need be.
         limit_bytes: what all values together may take. The oldest go first. None: no limit.
         sync: have every value on the disk before ``put`` returns.
+
+    Raises:
+        StoreError: the folder cannot be made, or a limit that is no whole number of bytes.
     """
 
     def __init__(
@@ -89,10 +99,13 @@ class FolderStore:
     ) -> None:
         from filelock import FileLock
 
-        if limit_bytes is not None and limit_bytes < 1:
-            raise StoreError(f"limit_bytes = {limit_bytes}; at least 1, or None for no limit")
-        self.path = Path(path)
-        self.path.mkdir(parents=True, exist_ok=True)
+        if limit_bytes is not None and (type(limit_bytes) is not int or limit_bytes < 1):
+            raise StoreError(f"limit_bytes = {limit_bytes!r}; at least 1, or None for no limit")
+        try:
+            self.path = Path(path)
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (OSError, TypeError, ValueError) as error:
+            raise StoreError(f"{path!r} cannot be the folder of a store: {error}") from error
         self.name = name or self.path.name
         self.limit_bytes, self.sync = limit_bytes, sync
         self.repaired = ""  # why the index was made anew, if it was
@@ -150,9 +163,10 @@ class FolderStore:
     # -- inside ------------------------------------------------------------------------------
 
     def _file(self, key: str) -> Path:
-        if not KEY.fullmatch(key):
+        if not is_key(key):
             raise StoreError(
-                f"key {key[:60]!r}; use up to 200 letters, digits, dots, hyphens and underscores"
+                f"key {repr(key)[:60]}; use up to 200 letters, digits, dots, hyphens and "
+                "underscores"
             )
         return self.path / f"{key}{SUFFIX}"
 
@@ -174,6 +188,8 @@ class FolderStore:
             raise StoreError(
                 f"{self.name}: another process has held its lock for {LOCK_SECONDS:.0f} s"
             ) from None
+        except OSError as error:
+            raise StoreError(f"{self.name}: {error}") from error
 
     def _read(self) -> dict[str, Stored] | None:
         """The index; None when there is none, or none that can be read."""
@@ -187,7 +203,14 @@ class FolderStore:
             return {key: _stored(key, row) for key, row in raw["entries"].items()}
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             self.repaired = f"{INDEX} cannot be read ({error}); made anew from the files"
             return None
 
@@ -198,10 +221,12 @@ class FolderStore:
             key = file.name.removesuffix(SUFFIX)
             if file.name.endswith(SUFFIX) and KEY.fullmatch(key):
                 with suppress(FileNotFoundError):
-                    stat = file.stat()
+                    true = file.stat()
+                    if not stat.S_ISREG(true.st_mode):
+                        continue  # a folder or a pipe of that name is no value
                     known = entries.get(key)
-                    same = known is not None and known.bytes == stat.st_size
-                    found[key] = known if known and same else Stored(stat.st_size, stat.st_mtime)
+                    same = known is not None and known.bytes == true.st_size
+                    found[key] = known if known and same else Stored(true.st_size, true.st_mtime)
         return found
 
     def _write(self, entries: dict[str, Stored]) -> None:
@@ -232,6 +257,12 @@ class FolderStore:
 
 def _stored(key: str, row: Any) -> Stored:
     size, written = row
-    if not KEY.fullmatch(key) or type(size) is not int or size < 0:
-        raise ValueError(f"a row {key[:40]!r}: {row!r}")
+    if (
+        not is_key(key)
+        or type(size) is not int
+        or size < 0
+        or type(written) not in (int, float)
+        or not math.isfinite(written)
+    ):
+        raise ValueError(f"a row {key[:40]!r}: {repr(row)[:60]}")
     return Stored(size, float(written))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import filelock
 import pytest
@@ -43,12 +44,56 @@ def test_put_get_exists_remove(tmp_path: Path) -> None:
     assert same(Bundle.from_bytes(data), bundle)
 
 
-@pytest.mark.parametrize("key", ["", "../a", "a/b", ".hidden", "x" * 201, "a\n"])
-def test_a_key_cannot_leave_the_folder(key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "key", ["", "../a", "a/b", ".hidden", "x" * 201, "a\n", "a\0", None, 5, b"a", ["a"]]
+)
+def test_a_key_cannot_leave_the_folder(key: Any, tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     for call in (lambda: store.put(key, [b"x"]), lambda: store.get(key), lambda: store.remove(key)):
         with pytest.raises(StoreError, match="use up to 200 letters"):
             call()
+
+
+def test_a_folder_under_a_values_name_is_no_value_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "d.safetensors").mkdir()
+    os.mkfifo(tmp_path / "p.safetensors")
+    store = FolderStore(tmp_path, limit_bytes=10)
+    assert store.exists(["d", "p"]) == [False, False]
+    for call in (
+        lambda: store.get("d"),
+        lambda: store.get("p"),
+        lambda: store.put("d", [b"x"]),
+        lambda: store.remove("d"),
+    ):
+        with pytest.raises(StoreError):
+            call()
+    store.put("a", [b"0123456789"])
+    assert list(store.entries()) == ["a"]
+    assert store.nbytes == 10
+    assert (tmp_path / "d.safetensors").is_dir()
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_a_folder_under_the_indexs_name_is_said_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "index.json").mkdir()
+    store = FolderStore(tmp_path)
+    for call in (store.entries, lambda: store.put("a", [b"x"]), lambda: store.remove("a")):
+        with pytest.raises(StoreError, match=r"index\.json"):
+            call()
+    (tmp_path / "index.json").rmdir()
+    assert list(store.entries()) in ([], ["a"])
+
+
+def test_what_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"kept")
+    for path in (file, file / "below", f"{tmp_path}/a\0b", None, 7):
+        with pytest.raises(StoreError, match="cannot be the folder of a store"):
+            FolderStore(path)  # type: ignore[arg-type]
+    assert file.read_bytes() == b"kept"
+    for limit in (0, -1, 1.5, True, "9"):
+        with pytest.raises(StoreError, match="limit_bytes"):
+            FolderStore(tmp_path, limit_bytes=limit)  # type: ignore[arg-type]
 
 
 def test_the_oldest_goes_when_the_folder_is_full(tmp_path: Path) -> None:
@@ -65,7 +110,31 @@ def test_the_oldest_goes_when_the_folder_is_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "index", ["", "{", "[]", '{"version": 9}', '{"version": 1, "entries": {"../x": [1, 2]}}']
+    "index",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"version": 9}',
+        '{"version": 1, "entries": {"../x": [1, 2]}}',
+        *(
+            json.dumps({"version": 1, "entries": {"a": [4, "?"]}}).replace('4, "?"', row)
+            for row in (
+                "4",
+                '4, "1"',
+                "4, null",
+                "4, true",
+                "4, NaN",
+                "4, 1e999",
+                "4, 1" + "0" * 400,
+                "4, 1" + "0" * 5000,
+                "NaN, 1",
+                "true, 1",
+            )
+        ),
+    ],
+    ids=lambda text: text[:60],
 )
 def test_an_index_that_cannot_be_read_is_made_anew(index: str, tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
