@@ -178,6 +178,9 @@ class GuardedOrder(Guard):
             raise self.wrong(
                 f"{method}({shown})", f"answered {_shown(answer)}; allowed: one of the nodes"
             )
+        kept = "pages" if method == "leaf" else "state"
+        if not getattr(node, kept, True):  # evicting it would free nothing, again and again
+            raise self.wrong(f"{method}({shown})", f"took the {kept} of a node; it may only read")
         if method == "leaf":
             children: dict[bytes, Any] = getattr(node, "children", {})
             below = [c for c in children.values() if c.id in nodes]

@@ -18,10 +18,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from kdalab.cache import PrefillFlops, parse_placement
+from kdalab.errors import KdalabError
 from kdalab.lab.account import Account, Timeline, Times, Usage, assumptions
 from kdalab.lab.block_run import BlockRun, BlockServed
 from kdalab.lab.marconi import tune_alpha
-from kdalab.lab.policies import is_marconi_auto
+from kdalab.lab.policies import PolicyError, is_marconi_auto
 from kdalab.lab.radix_run import RadixRun, Served
 from kdalab.lab.request import Requests, TraceRequest, report_of
 from kdalab.lab.setup import Setup
@@ -63,7 +64,7 @@ def replay_setup(
     """
     begin = time.perf_counter()
     replay = _Replay(trace, setup)
-    with without_garbage_collection():
+    with without_garbage_collection(), _answering_for(setup.policy):
         for done, request in enumerate(trace, 1):
             replay.serve(request)
             if check_every and done % check_every == 0:
@@ -89,6 +90,22 @@ def without_garbage_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def _answering_for(policy: str | None) -> Iterator[None]:
+    """A cache that breaks under a policy of one's own: the policy can reach into the nodes."""
+    try:
+        yield
+    except KdalabError:
+        raise
+    except Exception as error:
+        if policy is None:
+            raise
+        raise PolicyError(
+            f"{policy}: the cache broke under this policy ({type(error).__name__}: {error}); a "
+            "policy only reads the nodes that it is given"
+        ) from error
 
 
 class _Replay:

@@ -142,6 +142,16 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
         replay_setup(TRACE, Setup(policy="none.py:Mine"))
 
 
+@pytest.mark.parametrize("change", ["node.pages = ()", "node.state = None"])
+def test_a_policy_that_changes_nodes_is_named(tmp_path: Path, change: str) -> None:
+    text = SAME_AS_LRU.replace(
+        "return next", f"for node in nodes.values(): {change}\n        return next"
+    )
+    setup = Setup(memory=MEMORY, policy=policy(tmp_path, text))
+    with pytest.raises(PolicyError, match=r"policy.py:Mine: "):
+        replay_setup(TRACE, setup)
+
+
 def test_what_a_policy_prints_leaves_standard_output_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
