@@ -63,6 +63,11 @@ def leaderboard(
     for name in ("", "policy", "mean", *(t.name for t in read)):
         table.add_column(name, overflow="fold")
     for place, e in enumerate(entries, 1):
-        each = [err or f"{s:.2%}" for s, err in zip(e.saved, e.errors, strict=True)]
+        each = ["failed" if err else f"{s:.2%}" for s, err in zip(e.saved, e.errors, strict=True)]
         table.add_row(str(place), e.name, f"{e.mean:.2%}", *each)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for e in entries:
+        for t, err in zip(read, e.errors, strict=True):
+            if err:
+                console.print(f"{e.name} failed on {t.name}: {err}", markup=False, highlight=False)

@@ -236,3 +236,13 @@ def test_why_a_row_of_a_sweep_failed_stands_on_a_line_of_its_own(trace: Path) ->
     lines = call(*words).splitlines()
     (why,) = [line for line in lines if "alone needs" in line]
     assert why.startswith("checkpoints=leaf, 1.00 MiB failed: the request on line 1 (")
+
+
+def test_a_policy_that_fails_is_marked_on_the_board_and_says_why(
+    trace: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "ends.py"
+    file.write_text("import sys\nclass Mine:\n    def boundaries(self, *_):\n        sys.exit(3)\n")
+    out = call("leaderboard", trace, "--policy", f"{file}:Mine")
+    assert "raised SystemExit: 3" in out.partition("failed on t.jsonl: ")[2].replace("\n", " ")
+    assert out.index("leaf+branch, lru") < out.index("failed")
