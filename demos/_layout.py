@@ -99,7 +99,7 @@ def _bar(lesson: Lesson, settings: Settings, step: int, lang: tuple[str, str]) -
     film, (code, chosen) = lesson.play(settings), lang
     marks = [_Mark(film.sentence(i, code), film.tone(i)) for i in range(film.last + 1)]
     count = t(code, "common.step", step=step, last=film.last)
-    return _page.step_bar_html(marks, step, lesson.query(settings, step, chosen), count)
+    return _page.step_bar_html(marks, step, lesson.query(settings, step, chosen), count, code)
 
 
 def _log(lesson: Lesson, settings: Settings, step: int, lang: str, request: str) -> str:
@@ -170,7 +170,7 @@ def _words(lesson: Lesson, pages: Sequence[Listed], lang: str, chosen: str) -> l
         _note(t(lang, about)) if about in t else "",
         _page.terms_html(lesson.terms, t(lang, "common.here")),
         _page.code_html(code),
-        _page.notebook_html(lesson.notebook or lesson.slug)
+        _page.notebook_html(lesson.notebook or lesson.slug, lang)
         + (f"<ul>{checks}</ul>" if checks else ""),
         f'<ul class="kd-note">{links}</ul>',
         say_html(lang, legend_html()),

@@ -13,20 +13,13 @@ from typing import Any, Protocol
 import gradio as gr
 
 from demos import _look
+from demos._text import t
 from kdalab.resources import resource_dir
 from kdalab.viz.svg import esc
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 _GLYPHS = {"restore": "R", "copy": "C", "snapshot": "S", "evict": "×", "finish": "■"}
-_NAMES = {
-    "restore": "match or restore",
-    "copy": "copy on write",
-    "snapshot": "checkpoint taken",
-    "evict": "evicted or broken on purpose",
-    "finish": "end",
-}
-
 
 PLAY_SIGN = "▶ "
 PLAY, PAUSE = PLAY_SIGN + "Play", "Pause"
@@ -85,9 +78,11 @@ class Marked(Protocol):
     def tone(self) -> str: ...
 
 
-def step_bar_html(steps: Sequence[Marked], step: int, query: str, count: str = "") -> str:
-    """Slider, marks and the current sentence. ``query`` is the page's own address, ``count`` says
-    which step this is."""
+def step_bar_html(
+    steps: Sequence[Marked], step: int, query: str, count: str = "", lang: str = "en"
+) -> str:
+    """Slider, marks, what the marks mean, and the current sentence. ``query`` is the page's own
+    address, ``count`` says which step this is."""
     count = count or f"step {step} of {len(steps) - 1}"
     if len(steps) == 1:  # nothing to step through: only the address, for links
         return f'<div class="kd-bar" data-query="{esc(query)}"></div>'
@@ -97,7 +92,7 @@ def step_bar_html(steps: Sequence[Marked], step: int, query: str, count: str = "
         glyph = _GLYPHS.get(item.tone, "")
         kind = item.tone if glyph else "plain"
         what = f"Step {index}: {item.sentence}"
-        name = f"{_NAMES[kind]} · {what}" if glyph else what
+        name = f"{t(lang, f'common.mark-{kind}')} · {what}" if glyph else what
         marks.append(
             f'<button type="button" tabindex="-1" data-step="{index}" '
             f'class="{kind}{" here" if index == step else ""}" '
@@ -108,10 +103,21 @@ def step_bar_html(steps: Sequence[Marked], step: int, query: str, count: str = "
         f'<div class="kd-bar" data-query="{esc(query)}">'
         f'<input type="range" min="0" max="{len(steps) - 1}" value="{step}" step="1" '
         f'aria-label="Step" aria-valuetext="{esc(steps[step].sentence)}">'
-        f'<div class="kd-marks">{"".join(marks)}</div>'
+        f'<div class="kd-marks">{"".join(marks)}</div>{_marks_legend(steps, lang)}'
         f'<div class="kd-sentence" aria-live="polite"><span class="count">'
         f"{esc(count)}</span><span>{esc(steps[step].sentence)}</span></div></div>"
     )
+
+
+def _marks_legend(steps: Sequence[Marked], lang: str) -> str:
+    """The letters and signs of this bar, in the words of the marks' tooltips."""
+    here = {item.tone for item in steps}
+    items = "".join(
+        f"<span><b>{glyph}</b> {esc(t(lang, f'common.mark-{tone}'))}</span>"
+        for tone, glyph in _GLYPHS.items()
+        if tone in here
+    )
+    return f'<p class="kd-marks-legend">{items}</p>' if items else ""
 
 
 def terms_html(rows: Sequence[tuple[str, str, str]], here: str = "here") -> str:
@@ -140,16 +146,14 @@ def code_html(parts: Sequence[tuple[str, Callable[..., Any]]]) -> str:
     return "".join(shown)
 
 
-def notebook_html(word: str) -> str:
-    """Where the notebook of this page is."""
-    names = sorted(p.name for p in resource_dir("notebooks").glob("*.ipynb"))
-    fitting = [n for n in names if word in n] or names
-    if not fitting:
-        return '<p class="kd-note">This installation has no notebooks.</p>'
-    items = "".join(f"<li><code>notebooks/{esc(n)}</code></li>" for n in fitting)
+def notebook_html(word: str, lang: str = "en") -> str:
+    """How to open the notebooks with ``word`` in their names, or that there is none."""
+    names = sorted(p.name for p in resource_dir("notebooks").glob("*.ipynb") if word in p.name)
+    if not names:
+        return f'<p class="kd-note">{esc(t(lang, "common.notebook-none"))}</p>'
+    items = "".join(f"<li><code>jupyter lab notebooks/{esc(n)}</code></li>" for n in names)
     return (
-        f'<div class="kd-note"><p>The same scenarios, with exercises that check themselves:</p>'
-        f"<ul>{items}</ul><p>Open them with <code>jupyter lab notebooks</code>.</p></div>"
+        f'<div class="kd-note"><p>{esc(t(lang, "common.notebook-open"))}</p><ul>{items}</ul></div>'
     )
 
 

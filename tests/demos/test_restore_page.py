@@ -63,6 +63,14 @@ def test_the_step_bar_marks_restore_copy_checkpoint_and_eviction():
     for kind in ("restore", "snapshot", "evict", "finish"):
         assert bar.count(f'class="{kind}') == sum(s.tone == kind for s in run.steps)
     assert bar.count("data-step") == len(run.steps)
+    assert "<b>R</b> match or restore" in bar
+    assert "<b>R</b> 匹配或恢复" in _page.step_bar_html(run.steps, 0, "q=1", lang="zh")
+
+
+def test_a_page_without_a_notebook_says_so_and_names_no_other():
+    assert "jupyter lab notebooks/01_restore" in _page.notebook_html("restore")
+    assert "ipynb" not in _page.notebook_html("no such topic")
+    assert "no notebook for this page" in _page.notebook_html("no such topic")
 
 
 def test_a_step_bar_escapes_its_address():
