@@ -141,11 +141,14 @@ def _list(as_json: bool) -> None:
 
 
 def _example(name: str | None, events: bool, as_json: bool) -> None:
+    from rich.console import Console
+
     from kdalab.lessons.both import run_both
 
     if name is None:
         raise KdalabError("give a scenario (--list names them), a trace, or --synthetic N")
-    run = run_both(name)
+    with Console(stderr=True).status("running the scenario both ways", refresh_per_second=1):
+        run = run_both(name)
     if as_json:
         chapters = {"chapters": [asdict(c) for c in run.chapters]}
         typer.echo(json.dumps({**run.comparison.as_dict(), **chapters}, indent=2))
@@ -272,6 +275,9 @@ def show(found: Comparison, made_up: bool = False) -> None:
         for name in ("mean", "median", "p95"):
             each = [format_seconds(getattr(t, name)) for t in times]
             rows.append((f"time to first token, {name}", each))
+            if len(found.radix.first_token_runs) > 1:
+                spread = [_spread([getattr(t, name) for t in w.first_token_runs]) for w in pair]
+                rows.append((f"  in each of {len(found.radix.first_token_runs)} runs", spread))
     for name, cells in rows:
         table.add_row(name, *cells)
     console = Console()
@@ -282,6 +288,15 @@ def show(found: Comparison, made_up: bool = False) -> None:
         console.print(f"Time to first token: {found.first_token_is}.", style="dim", markup=False)
     show_difference(console, found)
     print_notes(console, found, made_up)
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    """From the least to the most, the unit once where both have the same."""
+    from kdalab.units import format_seconds
+
+    least, most = format_seconds(min(seconds)), format_seconds(max(seconds))
+    number, _, unit = least.partition(" ")
+    return f"{number if most.endswith(f' {unit}') else least} to {most}"
 
 
 def show_difference(console: Console, found: Comparison) -> None:

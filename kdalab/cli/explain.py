@@ -60,6 +60,8 @@ def _found(
     scenario: str | None,
     save: Path | None,
 ) -> dict[str, Lookup]:
+    from rich.console import Console
+
     from kdalab.cache import load_cache, save_cache
 
     if snapshot is None and scenario is None:
@@ -85,7 +87,8 @@ def _found(
             )
         return {"prompt": _lookup(cache, ids)}
     assert scenario is not None
-    engine = _run(scenario)
+    with Console(stderr=True).status("running the scenario", refresh_per_second=1):
+        engine = _run(scenario)
     if save is not None:
         save_cache(engine.cache, save)
     if ids is not None:

@@ -36,7 +36,8 @@ class WayFigures:
     ``states_read`` counts restores. ``padding_bytes`` and ``unfilled_bytes`` are parts of
     ``held_bytes``, what is held at the end: bytes of no layer, and of KV pages not full.
     ``peak_bytes`` includes the running request. ``further`` counts the requests that this way
-    restored further than the other.
+    restored further than the other. ``first_token_runs``: where times are measured, those of each
+    run; ``first_token`` takes each request's least.
     """
 
     way: str
@@ -58,6 +59,7 @@ class WayFigures:
     skipped_states: int = 0
     further: int = 0
     first_token: FirstToken | None = None
+    first_token_runs: tuple[FirstToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
