@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,13 @@ from pathlib import Path
 import pytest
 
 from kdalab.cli.main import COMMANDS
+
+
+def free_port() -> int:
+    """A port that nobody listens on: others may have the pages open on the usual one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def kdalab(*args: str) -> subprocess.CompletedProcess[str]:
@@ -48,7 +56,7 @@ def test_every_command_has_its_own_help(name: str) -> None:
         (["replay", "--synthetic", "5", "--checkpoints", "every:1000"], "multiple of 512"),
         (["size", "gpt"], "kimi-k3, kimi-linear-48b"),
         (["plot", "nothing"], "state_vs_kv"),
-        (["demo", "nothing"], "restore"),
+        (["demo", "nothing", "--port", str(free_port())], "restore"),
         (["size", "kimi-k3", "--context", "9" * 400], "is not a number of tokens"),
         (["size", "a" * 300], "kimi-k3, kimi-linear-48b"),
         (["replay", "--synthetic", "5", "--budget", "9" * 400], "is not a number of bytes"),

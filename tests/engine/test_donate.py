@@ -285,7 +285,7 @@ def test_an_int8_pool_over_its_limit_is_refused_before_it_is_allocated() -> None
         ({"memory": "unified", "checkpoint_dtype": "int8"}, "an INT8 pool stands beside"),
         ({"decode_interval": 100}, r"interval 100 is not a multiple of lcm\(64, 16\) = 64"),
         ({"decode_interval": 0}, "decode_interval = 0; it must be a whole number of at least 1"),
-        ({"draft_tokens": -1}, "it must be a whole number, 0 or more"),
+        ({"draft_tokens": -1}, "it must be 0 or more, a whole number"),
         ({"max_running": 0}, "max_running = 0"),
         ({"compact_moves": 0}, "compact_moves = 0"),
         ({"memory": "unified", "memory_bytes": 10_000}, "holds no|does not hold"),
