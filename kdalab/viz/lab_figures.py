@@ -81,7 +81,14 @@ def pareto_figure(
         height=height,
         theme_name=theme_name,
     )
-    figure.update_xaxes(title="memory for latent KV and states (GiB)", type="log")
+    sizes = sorted({_bytes(r) / GIB for r in usable})
+    ticks = sizes[:: -(-len(sizes) // 12)]  # the sizes tried; a long sweep names some of them
+    figure.update_xaxes(
+        title="memory for latent KV and states (GiB)",
+        type="log",
+        tickvals=ticks,
+        ticktext=[f"{size:,.4g}" for size in ticks],
+    )
     figure.update_yaxes(title=GAINS[gain], tickformat=".0%" if share else None, rangemode="tozero")
     return figure
 
