@@ -6,12 +6,12 @@ have the bytes of the other tree page, FLOPs are those of the tiny model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from kdalab.cache import MarconiOrder, PrefillFlops, RadixStateCache, Retention
+from kdalab.cache import MarconiOrder, PrefillFlops, Retention
 from kdalab.cache.marconi import scores
 from kdalab.cache.node import Node
 from kdalab.cache.protocol import Dropped, Lookup
@@ -20,7 +20,7 @@ from kdalab.errors import KdalabError
 from kdalab.lab import Setup, replay_setup
 from kdalab.lab.generate import changed, generated_trace
 from kdalab.lab.trace import Trace
-from kdalab.lessons.tree import GRID, PAGE, STORIES, TREE_BYTES, Act, _Player
+from kdalab.lessons.tree import STORIES, TREE_BYTES, Act, TreePlayer
 from kdalab.spec import PRESETS
 
 N = TypeVar("N", bound=Aged)
@@ -118,7 +118,7 @@ class _Watched(MarconiOrder):
         return seen
 
 
-class _Watcher(_Player):
+class _Watcher(TreePlayer):
     """A story's player whose order is watched."""
 
     def __init__(
@@ -128,16 +128,17 @@ class _Watcher(_Player):
         self.order = _Watched(PrefillFlops.of(PRESETS["tiny"]), alpha)
         self.chosen: dict[int, tuple[Evicting, ...]] = {}
         self.standing: list[Evicting | None] = []
-        super().__init__(story, placement, states, pages, "consumed")
-        _, page, state = TREE_BYTES
-        self.cache = RadixStateCache(PAGE, GRID, page, state, Retention(self.order))
+        super().__init__(story, placement, states, pages, Retention(self.order))
 
-    def _evicted(self, name: str, dropped: tuple[Dropped, ...], lookup: Lookup) -> None:  # type: ignore[override]
+    def evicted(self, name: str, dropped: Sequence[Dropped], lookup: Lookup) -> None:
         self.chosen[len(self.acts)] = self.order.taken()
-        super()._evicted(name, dropped, lookup)
+        super().evicted(name, dropped, lookup)
 
-    def _say(self, *args: object, **kwargs: object) -> None:
-        super()._say(*args, **kwargs)  # type: ignore[arg-type]
+    def act(
+        self, kind: str, name: str, values: dict[str, object], marks: tuple[str, ...] = (),
+        lookup: Lookup | None = None,
+    ) -> None:  # fmt: skip
+        super().act(kind, name, values, marks, lookup)
         self.order.state(self.cache.state_lru)
         asked = self.order.taken()
         self.standing.append(asked[-1] if asked else None)

@@ -87,14 +87,18 @@ def play_tree(
     """
     if story not in STORIES:
         raise KdalabError(f"story {story!r}; use one of {', '.join(STORIES)}")
-    player = _Player(STORIES[story], placement, states, pages, refresh)
+    player = TreePlayer(STORIES[story], placement, states, pages, Retention(refresh=refresh))
     for name in STORIES[story]:
         player.request(name)
     return TreeRun(tuple(player.acts), player.texts, player.hits, player.owners)
 
 
-class _Player:
-    """The cache and the numbers that its owner would hand out."""
+class TreePlayer:
+    """The cache of a story and the numbers that its owner would hand out, request by request.
+
+    ``acts`` grows with each. Whoever wants to see more of an act overrides :meth:`act` and
+    :meth:`evicted`, which are called as it happens.
+    """
 
     def __init__(
         self,
@@ -102,7 +106,7 @@ class _Player:
         placement: str,
         states: int,
         pages: int,
-        refresh: str,
+        retention: Retention,
     ) -> None:
         self.placement = parse_placement(placement)
         longest = max(sum(n for _, n in parts) for parts in prompts.values())
@@ -111,9 +115,7 @@ class _Player:
                 f"{pages} pages and {states} states; the longest prompt needs "
                 f"{-(-longest // PAGE)} pages, and 2 states"
             )
-        self.cache = RadixStateCache(
-            PAGE, GRID, PAGE_BYTES, STATE_BYTES, Retention(refresh=refresh)
-        )
+        self.cache = RadixStateCache(PAGE, GRID, PAGE_BYTES, STATE_BYTES, retention)
         names = sorted({part for parts in prompts.values() for part, _ in parts})
         self.tokens: dict[str, tuple[int, ...]] = {}
         self.texts: dict[str, tuple[str, ...]] = {}
@@ -128,7 +130,7 @@ class _Player:
         self.owners: dict[int, str] = {}
         self.hits: dict[str, int] = {}
         self.acts: list[Act] = []
-        self._say("start", "", {"states": states, "pages": pages, "page": PAGE, "grid": GRID})
+        self.act("start", "", {"states": states, "pages": pages, "page": PAGE, "grid": GRID})
 
     def request(self, name: str) -> None:
         """One prompt, from the lookup to the release."""
@@ -142,7 +144,7 @@ class _Player:
         }  # fmt: skip
         kind = "miss" if not lookup.token_match else ("hit" if lookup.restore else "known")
         marks = tuple(f"node:{n}" for n in lookup.path)
-        self._say(kind, name, facts, marks, lookup)
+        self.act(kind, name, facts, marks, lookup)
         lease = cache.acquire(lookup)
         view = RequestView(
             name, len(tokens), "prefill", lookup.token_match, lookup.restore, lookup.restore,
@@ -150,7 +152,7 @@ class _Player:
         )  # fmt: skip
         self.reading[name] = view
         if lease.node:
-            self._say("lock", name, facts, (f"node:{lease.node}",), lookup)
+            self.act("lock", name, facts, (f"node:{lease.node}",), lookup)
         cache.unlock_state(lease)
         wanted = self.placement.boundaries(
             len(tokens), lookup.restore, lookup.branching, cache.grid
@@ -172,9 +174,9 @@ class _Player:
         self.reading[name] = replace(view, phase="finished", computed=len(tokens))
         released = cache.release(lease)
         self._take_back(released.pages, released.states)
-        self._say("release", name, facts, (f"node:{lease.node}",) if lease.node else ())
+        self.act("release", name, facts, (f"node:{lease.node}",) if lease.node else ())
         if released.dropped:
-            self._evicted(name, released.dropped, lookup)
+            self.evicted(name, released.dropped, lookup)
 
     def _room(self, name: str, pages: int, lookup: Lookup) -> None:
         short_pages = max(0, pages - len(self.free_pages))
@@ -188,7 +190,7 @@ class _Player:
                 f"{name} needs {pages} pages and a state, and all that could go is locked; "
                 "give the cache more room"
             )
-        self._evicted(name, gone.dropped, lookup)
+        self.evicted(name, gone.dropped, lookup)
 
     def _take_back(self, pages: Sequence[int], states: Sequence[int]) -> None:
         self.free_pages = sorted([*self.free_pages, *pages])
@@ -221,9 +223,10 @@ class _Player:
             kind = "revive"
         else:
             kind = "split" if split is not None else "leaf"
-        self._say(kind, name, values, tuple(marks), lookup)
+        self.act(kind, name, values, tuple(marks), lookup)
 
-    def _evicted(self, name: str, dropped: Sequence[Dropped], lookup: Lookup) -> None:
+    def evicted(self, name: str, dropped: Sequence[Dropped], lookup: Lookup) -> None:
+        """Tell of what had to go for ``name``."""
         whole = [d.node for d in dropped if d.removed]
         stones = [d.node for d in dropped if not d.removed and d.state is not None]
         kind = "evict-both" if whole and stones else ("evict-leaf" if whole else "evict-state")
@@ -231,12 +234,13 @@ class _Player:
             "nodes": ", ".join(f"#{n}" for n in whole),
             "states": ", ".join(f"#{n}" for n in stones),
         }
-        self._say(kind, name, {"who": name, **shown}, tuple(f"node:{n}" for n in stones), lookup)
+        self.act(kind, name, {"who": name, **shown}, tuple(f"node:{n}" for n in stones), lookup)
 
-    def _say(
+    def act(
         self, kind: str, name: str, values: dict[str, object], marks: tuple[str, ...] = (),
         lookup: Lookup | None = None,
     ) -> None:  # fmt: skip
+        """Append one act: its sentence, and the tree as it now stands."""
         self.cache.check()
         nodes = [n for n in self.cache.nodes.values() if n.parent is not None]
         checkpoints: list[int | None] = [None] * self.n_states
@@ -261,7 +265,3 @@ class _Player:
                 locks, marks, lookup,
             )
         )  # fmt: skip
-
-
-def _ids(nodes: Sequence[int]) -> str:
-    return ", ".join(f"#{n}" for n in nodes)

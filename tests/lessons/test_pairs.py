@@ -94,9 +94,8 @@ def test_both_engines_restore_there_too_and_generate_the_same(
 _Watch = both.Watch
 
 
-def test_prompts_that_arrive_together_are_one_chapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(both, "REPEATS", 1)
-    run = run_both("fork")
+def test_prompts_that_arrive_together_are_one_chapter() -> None:
+    run = run_both("fork", repeats=1)
     assert [c.requests for c in run.chapters] == [("A",), ("B", "C")]
     assert run.comparison.requests == 3
 
@@ -126,10 +125,7 @@ def run(*args: object) -> Result:
     return CliRunner().invoke(app, [str(a) for a in args])
 
 
-def test_the_command_shows_both_reasons_and_json_has_the_logs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(both, "REPEATS", 1)
+def test_the_command_shows_both_reasons_and_json_has_the_logs() -> None:
     shown = " ".join(run("96-in-128").stdout.split())
     assert "radix: restore 64" in shown
     assert "block: restore 96" in shown
