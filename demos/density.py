@@ -218,7 +218,7 @@ LESSON = Lesson(
         ("interval", "`--chunked-prefill-size` (one state a chunk)",
          "`prefix_cache_retention_interval`"),
         ("replay", "tokens prefilled again after `cow_mamba`", "tokens after the hit, recomputed"),
-        ("eviction of a checkpoint", "`evict_mamba`, leaves a tombstone", "free block reused"),
+        ("eviction of a checkpoint", "`evict_component`, leaves a tombstone", "free block reused"),
     ),
     code=(("code-replay", LiveReplay.run), ("code-placement", parse_placement)),
     notebook="density",

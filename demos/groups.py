@@ -300,7 +300,7 @@ LESSON = Lesson(
         ("group", "a pool for each kind of state", "`KVCacheGroupSpec`: layers of equal spec"),
         ("page", "a row of the pool", "`page_size_bytes`, `page_size_padded`"),
         ("padded layout", "-", "one tensor a position, equal pages"),
-        ("packed layout", "-", "`block_stride`, `--enable-cross-layers`"),
+        ("packed layout", "-", "`block_stride`"),
         ("rounding", "-", "`align * cdiv(mamba_page, align * bytes_per_token)`"),
     ),
     code=(

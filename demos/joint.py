@@ -231,7 +231,7 @@ LESSON = Lesson(
         ("token match", "what `match_prefix` has walked", "hit of the attention group"),
         (
             "restore point",
-            "`best_last_node`: deepest node with `mamba_value`",
+            "`best_match_node`: the deepest where every component has its data",
             "`find_longest_cache_hit` of `HybridKVCacheCoordinator`",
         ),
         ("replay", "extend from the shorter prefix", "tokens after `num_computed_tokens`"),

@@ -201,7 +201,11 @@ LESSON = Lesson(
         ("node, edge", "`TreeNode`, its `key`", "a run of blocks under chained hashes"),
         ("tombstone", "`mamba_value is None`", "null block in the state's table"),
         ("two orders", "full and mamba LRU lists", "one queue of free blocks"),
-        ("lock", "`full_lock_ref` (path), `mamba_lock_ref` (node)", "reference count of a block"),
+        (
+            "lock",
+            "`acquire_component_lock`: KV on the path, the state on its node",
+            "reference count of a block",
+        ),
         ("branching point", "`mamba_branching_seqlen`", "`shared_prefix_boundary`"),
         ("refresh rule", "consumed node; before, the whole path", "blocks of the hit"),
     ),

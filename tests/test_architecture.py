@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kdalab_kernels": set(),
     "base": set(),
     "spec": set(),
+    "sources": set(),
     "cache": {"spec"},
     "memory": {"spec"},
     "model": {"spec", "kdalab_kernels"},
@@ -76,6 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "recall",
         "transfer",
         "serve",
+        "sources",
     },
 }
 

@@ -26,6 +26,7 @@ COMMANDS = (
     "bundle",
     "serve",
     "mooncake",
+    "sources",
 )
 """Sub-commands in the order of the help; each is a module of this package."""
 

@@ -2,7 +2,7 @@
 
 ``expect`` takes an active slot and all latent pages, and reads what the tree knows of the prompt's
 latent KV; a state there is of no use, since the state of the whole prompt comes (SGLang's
-``skip_mamba_match``). ``land_latent`` writes the rest as it arrives, in any order, each token
+``match_kv_cache``). ``land_latent`` writes the rest as it arrives, in any order, each token
 once. ``land_state`` ends it: only when every token's latent KV is in place, the state and the
 first token make the request decode. Until then nothing of it is read by anybody: its slot is
 poison, and neither prefill nor decode looks at it.

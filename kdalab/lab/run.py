@@ -221,7 +221,7 @@ def make_run(trace: Requests, setup: Setup, account: Account) -> Run:
 class _DecodeSide:
     """The decode machines of prefill-decode disaggregation, with a cache of their own.
 
-    With the state shipped, KV that is known there need not travel (SGLang's ``skip_mamba_match``)
+    With the state shipped, KV that is known there need not travel (SGLang's ``match_kv_cache``)
     and one state does, whatever the prompt's length. Without, KV alone starts nothing: the KDA
     layers need the tokens' inputs again from the side's own last checkpoint on.
     """
