@@ -46,7 +46,7 @@ def checkout(tmp_path: Path) -> Path:
         "vllm/v1/kv_cache_interface.py": "import x\n\n@y\nclass MambaSpec(X):\n    pass\n",
         "vllm/v1/core/other.py": "class BlockPool:\n    pass\nMLAAttentionSpec()\n",
         "vllm/v1/core/deep/a.py": "    def find_longest_cache_hit_of_all(): ...\n",
-        "vllm/v1/request.py": "class R:\n    def f(self):\n        self.shared_prefix_boundary = 0\n",
+        "vllm/v1/request.py": "class R:\n    def f(self):\n        self.shared_prefix_boundary = 0",
         "vllm/notes.md": "class HybridKVCacheCoordinator\n",
     }
     for name, text in files.items():
