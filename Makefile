@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint notebooks figures clean
+.PHONY: help setup demo test lint notebooks figures docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -54,5 +54,8 @@ notebooks: $(TEST_STAMP) ## execute every notebook from start to end
 figures: $(TEST_STAMP) ## draw every figure into figures/
 	@$(BIN)/kdalab plot --all --out figures
 
+docs: $(TEST_STAMP) ## build the book into site/ (open site/index.html)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+
 clean: ## remove what the other targets made
-	rm -rf $(VENV) figures dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) figures site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
