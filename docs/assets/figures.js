@@ -15,6 +15,11 @@
     const name = source.split("/").pop();
     if (!window.klFigures?.[name]) await load(`${source}.js`);
     const figure = window.klFigures[name];
+    if (figure.svg) {
+      place.innerHTML = figure.svg;
+      return;
+    }
+    if (!window.Plotly) await load(place.dataset.plotly);
     await Plotly.react(place, figure.data, figure.layout, { displaylogo: false });
     fit(place);
   };
@@ -29,10 +34,7 @@
   window.addEventListener("resize", () =>
     document.querySelectorAll(".kl-plot").forEach((place) => place._fullLayout && fit(place)));
   const all = async () => {
-    const places = [...document.querySelectorAll(".kl-plot")];
-    if (!places.length) return;
-    if (!window.Plotly) await load(places[0].dataset.plotly);
-    for (const place of places) await draw(place);
+    for (const place of document.querySelectorAll(".kl-plot")) await draw(place);
   };
   document.addEventListener("DOMContentLoaded", () => {
     all();

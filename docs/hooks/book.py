@@ -39,6 +39,8 @@ _CODE = re.compile(
 
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
+from kdalab.viz.drawing import Drawing  # noqa: E402
+
 
 @event_priority(100)  # before the plugin that turns notebooks into pages
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -106,9 +108,12 @@ def _draw(name: str, theme: str) -> str:
     script = _script(name)
     args: argparse.Namespace = script.parser().parse_args(["--theme", theme])
     figure = script.build(args)
+    data = (
+        json.dumps({"svg": figure.svg(theme)}) if isinstance(figure, Drawing) else figure.to_json()
+    )
     # A script and no JSON: a browser lets a page from the disk load the one and not the other.
     key = json.dumps(f"{name}.{theme}")
-    return f"(window.klFigures ||= {{}})[{key}] = {figure.to_json()};"
+    return f"(window.klFigures ||= {{}})[{key}] = {data};"
 
 
 @lru_cache(maxsize=64)

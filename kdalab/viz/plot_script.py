@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kdalab.errors import KdalabError
+from kdalab.viz.drawing import Drawing, write_drawing
 from kdalab.viz.export import FORMATS, write_figure
 from kdalab.viz.palette import THEMES
+from kdalab.words import LANGUAGES
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -22,12 +24,13 @@ class PlotScript:
     """One figure that can be drawn from a command line.
 
     ``name`` is the file's name without ending, ``title`` one line for ``--help`` and lists,
-    ``build`` makes the figure from parsed options, ``add_arguments`` adds the script's own.
+    ``build`` makes the figure from parsed options, or a :class:`~kdalab.viz.drawing.Drawing` where
+    the figure is a picture; ``add_arguments`` adds the script's own.
     """
 
     name: str
     title: str
-    build: Callable[[argparse.Namespace], go.Figure]
+    build: Callable[[argparse.Namespace], go.Figure | Drawing]
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
 
     def parser(self) -> argparse.ArgumentParser:
@@ -50,7 +53,12 @@ class PlotScript:
             help="html and json need no browser; None takes the ending of --out, else html",
         )
         parser.add_argument("--theme", choices=tuple(THEMES), default="light", help="colours")
-        parser.add_argument("--width", type=int, default=1120, help="pixels")
+        parser.add_argument(
+            "--lang", choices=tuple(LANGUAGES), default="en", help="language of titles and labels"
+        )
+        parser.add_argument(
+            "--width", type=int, default=1120, help="pixels; pictures have their own"
+        )
         parser.add_argument("--height", type=int, default=630, help="pixels")
         if self.add_arguments is not None:
             self.add_arguments(parser)
@@ -71,13 +79,14 @@ class PlotScript:
                     f"figure of {args.width} x {args.height} pixels; use 1 to 8,000 each way"
                 )
             file = self.target(args.out, args.format)
-            written = write_figure(
-                self.build(args),
-                file,
-                format=args.format,
-                title=self.title,
-                theme_name=args.theme,
-            )
+            figure = self.build(args)
+            if isinstance(figure, Drawing):
+                kind = args.format or file.suffix.lstrip(".").lower()
+                written = write_drawing(figure, file, kind, theme_name=args.theme, lang=args.lang)
+            else:
+                written = write_figure(
+                    figure, file, format=args.format, title=self.title, theme_name=args.theme
+                )
         except KdalabError as error:
             print(f"{self.parser().prog}: {error}", file=sys.stderr)
             return 2
