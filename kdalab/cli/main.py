@@ -23,6 +23,7 @@ COMMANDS = (
     "recall",
     "train",
     "plot",
+    "check",
     "bundle",
     "serve",
     "mooncake",

@@ -1,0 +1,107 @@
+"""One call of an answer, with copies of the arguments, held against the specification."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kdalab.errors import shown
+from kdalab.exercises.compare import first_difference, same
+from kdalab.exercises.exercise import Exercise, Given
+from kdalab.exercises.limits import TookTooLong, time_limit
+from kdalab.exercises.outcome import Status
+
+CALL_LIMIT_S = 5.0
+"""Seconds that one call may take; the cases are tiny."""
+
+MISSING = object()
+"""In place of a returned value, when nothing was returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One case that is not as it should be."""
+
+    status: Status
+    given: Given
+    expected: Any
+    got: Any
+    difference: str
+
+
+def try_case(exercise: Exercise, answer: Callable[..., Any], given: Given) -> Fault | None:
+    """Call ``answer`` with copies of the arguments; None when it is right."""
+    expected = exercise.expected(**copy.deepcopy(given))
+    mine = copy.deepcopy(given)
+    try:
+        with time_limit(CALL_LIMIT_S):
+            got = answer(*mine.values())
+    except NotImplementedError:
+        return Fault(Status.UNSOLVED, given, expected, MISSING, "")
+    except TookTooLong:
+        said = f"no answer within {CALL_LIMIT_S:g} seconds: does a loop ever end?"
+        return Fault(Status.TOO_LONG, given, expected, MISSING, said)
+    except (Exception, SystemExit) as error:
+        return Fault(Status.RAISED, given, expected, MISSING, told(error))
+    if got is None:
+        return Fault(Status.UNSOLVED, given, expected, None, "it returns None")
+    for name, value in given.items():
+        if not _unchanged(value, mine[name]):
+            said = f"{name} is another after the call; work on a copy"
+            return Fault(Status.CHANGED, given, expected, got, said)
+    if exercise.judge is not None:
+        try:
+            said_by_judge = exercise.judge(given, expected, got)
+        except Exception as error:
+            said_by_judge = f"expected the form of {shown(expected)}: {told(error)}"
+    else:
+        said_by_judge = first_difference(expected, got, exercise.tolerance)
+    if said_by_judge is None:
+        return None
+    return Fault(Status.WRONG, given, expected, got, said_by_judge)
+
+
+def told(error: BaseException) -> str:
+    """An error of the reader's code: its type, its words, and the line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if "kdalab/exercises/one_case" not in f.filename.replace("\\", "/")]
+    where = ""
+    if theirs:
+        last = theirs[-1]
+        where = f" (line {last.lineno}: {last.line})" if last.line else f" (line {last.lineno})"
+    return f"{type(error).__name__}: {shown(str(error), 200)[1:-1]}{where}"
+
+
+def value_text(value: Any, most: int = 600) -> str:
+    """A value as the reader would write it; arrays as nested lists."""
+    if value is MISSING:
+        return ""
+    text = _written(value)
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def call_text(exercise: Exercise, given: Given) -> str:
+    """The call in Python, by name."""
+    arguments = ", ".join(f"{name}={value_text(value, 300)}" for name, value in given.items())
+    return f"{exercise.function}({arguments})"
+
+
+def _written(value: Any) -> str:
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):
+        return f"{type(value).__name__.lower()}({value.tolist()})"
+    if type(value) in (tuple, list):
+        inner = ", ".join(map(_written, value))
+        if type(value) is list:
+            return f"[{inner}]"
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return shown(value, 600)
+
+
+def _unchanged(before: Any, after: Any) -> bool:
+    try:
+        return type(before) is type(after) and same(before, after)
+    except Exception:
+        return False

@@ -1,0 +1,1 @@
+"""One module an exercise: its words, cases, specification, hints and picture."""

@@ -1,0 +1,1 @@
+"""One file an exercise: an answer that passes. Look here last."""
