@@ -1,28 +1,29 @@
-"""A real prefill, decode and router, with a proxy that spoils transfers in between."""
+"""A real encode, prefill, decode and router, with proxies that spoil answers in between."""
 
 from __future__ import annotations
 
 import queue
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from fastapi import FastAPI
 from serve.faulty import Proxy
 
 from kdalab.engine import Engine, EngineConfig
+from kdalab.engine.media import Media
 from kdalab.model import tiny_model
 from kdalab.serve.limits import Limits
 from kdalab.serve.processes import Child, Cluster, start, wait_ready
 from kdalab.serve.run import Place, serve
 
-SIZES = ["--port", "0", "--chunk", "64", "--pages", "160", "--slots", "4"]
+SIZES = ["--chunk", "64", "--pages", "160", "--slots", "4"]
 QUICK = ["--limit", "piece_s=1.5", "--limit", "connect_s=1", "--limit", "queue_s=8"]
 
 
@@ -31,8 +32,36 @@ class Stand:
     """What a test talks to."""
 
     cluster: Cluster
-    proxy: Proxy
+    proxy: Proxy  # between decode and prefill
+    encode_proxy: Proxy  # between both and encode
     client: httpx.Client
+    arguments: dict[str, list[str]] = field(default_factory=dict)
+    revivals: dict[str, threading.Thread] = field(default_factory=dict)
+    killed: list[str] = field(default_factory=list)
+
+    def kill(self, role: str) -> None:
+        """End a process as a crash would, and have it come back at the same address."""
+        before = self.revivals.get(role)
+        if before is not None and before.is_alive():
+            return  # it is down already
+        child = self.child(role)
+        child.kill()
+        self.killed.append(role)
+        thread = threading.Thread(target=self._revive, args=(role, child), daemon=True)
+        self.revivals[role] = thread
+        thread.start()
+
+    def _revive(self, role: str, old: Child) -> None:
+        old.end()
+        port = str(urlsplit(old.url).port)
+        again = start(role, [*self.arguments[role], "--port", port])
+        self.cluster.children[role] = again
+        wait_ready(again)
+
+    def wait_revived(self) -> None:
+        for thread in self.revivals.values():
+            thread.join(60)
+            assert not thread.is_alive()
 
     def child(self, role: str) -> Child:
         return self.cluster.children[role]
@@ -59,6 +88,10 @@ class Stand:
 def leaks(found: dict[str, Any]) -> list[str]:
     """What is held although nobody is served."""
     held = []
+    if found["embeddings"]["readers"]:
+        held.append(f"embeddings: {found['embeddings']}")
+    if found["role"] == "encode":
+        return held + ([f"open: {found['open']}"] if found["open"] else [])
     for kind in ("latent_pages", "active_states", "checkpoints"):
         c = found[kind]
         assert c["total"] == c["free"] + c["active"] + c["cached"] + c["in_flight"]
@@ -75,27 +108,44 @@ def leaks(found: dict[str, Any]) -> list[str]:
     return held
 
 
+def assert_no_leak(running: Stand) -> None:
+    for role in ("encode", "prefill", "decode"):
+        assert leaks(running.settled(role)) == []
+
+
+def calm(running: Stand) -> None:
+    for proxy in (running.proxy, running.encode_proxy):
+        proxy.fault_of = lambda what, attempt: "none"
+        proxy.after_piece = lambda count: None
+
+
 @contextmanager
 def stand() -> Iterator[Stand]:
     cluster = Cluster()
-    proxy = None
+    proxy, encode_proxy = Proxy(""), Proxy("", "/v1/encode")
     client = httpx.Client(trust_env=False, timeout=60)
+    encoder = ["--encode", encode_proxy.url]
+    arguments = {
+        "encode": [],
+        "prefill": [*SIZES, *encoder, "--limit", "send_s=2"],
+        "decode": [*SIZES, *QUICK, *encoder, "--prefill", proxy.url],
+    }
     try:
-        prefill = cluster.children["prefill"] = start("prefill", [*SIZES, "--limit", "send_s=2"])
-        proxy = Proxy("")
-        decode = start("decode", [*SIZES, *QUICK, "--prefill", proxy.url])
-        cluster.children["decode"] = decode
-        proxy.target = wait_ready(prefill).url
-        wait_ready(decode)
-        router = ["--port", "0", "--decode", decode.url, "--also", prefill.url]
-        cluster.children["router"] = start("router", router)
-        wait_ready(cluster.children["router"])
-        yield Stand(cluster, proxy, client)
+        for role, more in arguments.items():  # all at once: each takes seconds to begin
+            cluster.children[role] = start(role, [*more, "--port", "0"])
+        encode_proxy.target = wait_ready(cluster.children["encode"]).url
+        proxy.target = wait_ready(cluster.children["prefill"]).url
+        decode = wait_ready(cluster.children["decode"]).url
+        also = [x for url in (proxy.target, encode_proxy.target) for x in ("--also", url)]
+        router = start("router", ["--port", "0", "--decode", decode, *also])
+        cluster.children["router"] = router
+        wait_ready(router)
+        yield Stand(cluster, proxy, encode_proxy, client, arguments)
     finally:
         client.close()
         cluster.end()
-        if proxy is not None:
-            proxy.close()
+        proxy.close()
+        encode_proxy.close()
 
 
 @contextmanager
@@ -118,20 +168,9 @@ def _engine() -> Engine:
     return Engine(tiny_model(), EngineConfig(n_pages=512, n_checkpoints=128))
 
 
-def single(tokens: list[int], new: int) -> list[int]:
+def single(tokens: Sequence[int], new: int, media: Media | None = None) -> list[int]:
     """What one engine in one process generates."""
     engine = _engine()
-    request = engine.submit(tokens, new)
+    request = engine.submit(tokens, new, media=media)
     engine.run()
     return request.generated
-
-
-def prompts(seed: int, n: int) -> Iterator[tuple[list[int], int]]:
-    """Prompts that share prefixes in the ways prompts do, and new tokens for each."""
-    draw = random.Random(seed)
-    bases = [[draw.randrange(256) for _ in range(320)] for _ in range(4)]
-    for _ in range(n):
-        base = draw.choice(bases)
-        cut = draw.choice((0, 64, 128, 192, 256, draw.randrange(300)))
-        rest = [draw.randrange(256) for _ in range(draw.choice((0, 1, 30, 64, 100)))]
-        yield (base[:cut] + rest or base[:5]), draw.randint(1, 6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import socket
@@ -13,19 +12,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from serve.faulty import FAULTS
-from serve.serving import SIZES, Stand, leaks, prompts, single
+from serve.serving import SIZES, Stand, assert_no_leak, calm, leaks, single
 
 from kdalab.serve.processes import start, wait_ready
-
-
-def assert_no_leak(running: Stand) -> None:
-    for role in ("prefill", "decode"):
-        assert leaks(running.settled(role)) == []
-
-
-def calm(running: Stand) -> None:
-    running.proxy.fault_of = lambda tokens, attempt: "none"
-    running.proxy.after_piece = lambda count: None
 
 
 def fresh(seed: int, n: int = 200) -> list[int]:
@@ -92,7 +81,7 @@ def test_when_no_state_comes_decode_prefills_itself(running: Stand) -> None:
 
 def test_prefill_killed_in_the_middle_costs_nothing_but_time(running: Stand) -> None:
     calm(running)
-    victim = wait_ready(start("prefill", [*SIZES, "--slow", "0.2"]))
+    victim = wait_ready(start("prefill", ["--port", "0", *SIZES, "--slow", "0.2"]))
     target, running.proxy.target = running.proxy.target, victim.url
     try:
         running.proxy.pieces = 0
@@ -110,8 +99,8 @@ def test_prefill_killed_in_the_middle_costs_nothing_but_time(running: Stand) -> 
 
 def test_decode_killed_before_the_last_piece_leaves_nothing_in_prefill(running: Stand) -> None:
     calm(running)
-    slow = wait_ready(start("prefill", [*SIZES, "--slow", "0.2"]))
-    victim = wait_ready(start("decode", [*SIZES, "--prefill", slow.url]))
+    slow = wait_ready(start("prefill", ["--port", "0", *SIZES, "--slow", "0.2"]))
+    victim = wait_ready(start("decode", ["--port", "0", *SIZES, "--prefill", slow.url]))
     try:
         seen: list[str] = []
 
@@ -189,7 +178,7 @@ def test_a_prompt_that_never_fits_is_refused_at_once(running: Stand) -> None:
 
 def test_steps_that_were_scheduled_too_many_change_nothing_that_was_sent(running: Stand) -> None:
     calm(running)
-    ahead = wait_ready(start("prefill", [*SIZES, "--over-schedule", "3"]))
+    ahead = wait_ready(start("prefill", ["--port", "0", *SIZES, "--over-schedule", "3"]))
     target, running.proxy.target = running.proxy.target, ahead.url
     try:
         for i in range(3):
@@ -206,68 +195,3 @@ def test_steps_that_were_scheduled_too_many_change_nothing_that_was_sent(running
     finally:
         running.proxy.target = target
         ahead.end()
-
-
-def at_random(running: Stand, n: int, seed: int) -> dict[str, int]:
-    """Requests in four threads, one fault each; how many of each outcome."""
-    draw = random.Random(seed)
-    plan = []
-    for tokens, new in prompts(seed, n):
-        fault = draw.choice([*FAULTS[:-1], "client goes", "client goes early", "stalled"])
-        if fault == "stalled" and draw.random() < 0.8:  # each costs a second and a half
-            fault = "cut"
-        plan.append((tokens, new, fault))
-    faults = {tuple(tokens): fault for tokens, _, fault in plan}
-    running.proxy.attempts.clear()
-    running.proxy.fault_of = lambda tokens, attempt: (
-        faults.get(tuple(tokens), "none") if attempt == 0 else "none"
-    )
-    counts = {"right": 0, "wrong": 0, "named errors": 0, "left": 0, "retried": 0, "fallbacks": 0}
-    lock = threading.Lock()
-    expected = {tuple(t): single(t, 8) for t, _, _ in plan}
-    url = f"{running.cluster.url}/v1/completions"
-
-    def work(mine: list[tuple[list[int], int, str]]) -> None:
-        with httpx.Client(trust_env=False, timeout=60) as client:
-            for tokens, new, fault in mine:
-                body = {"prompt": tokens, "max_tokens": new, "stream": fault == "client goes"}
-                outcome, facts = "left", {}
-                if fault == "client goes":
-                    with client.stream("POST", url, json=body) as answer:
-                        next(answer.iter_raw(), b"")
-                elif fault == "client goes early":
-                    with contextlib.suppress(httpx.TimeoutException):
-                        client.post(url, json=body, timeout=0.02)
-                else:
-                    answer = client.post(url, json=body)
-                    plain = answer.json()
-                    if answer.status_code == 200:
-                        ids = plain["choices"][0]["token_ids"]
-                        facts = plain["kdalab"]
-                        right = ids == expected[tuple(tokens)][:new]
-                        outcome = "right" if right else "wrong"
-                    else:
-                        outcome = "named errors"
-                        assert plain["error"]["code"] in ("out_of_slots", "too_many_requests")
-                with lock:
-                    counts[outcome] += 1
-                    counts["retried"] += "retries" in facts
-                    counts["fallbacks"] += "fallback" in facts
-
-    threads = [threading.Thread(target=work, args=(plan[i::4],)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    calm(running)
-    return counts
-
-
-@pytest.mark.parametrize("n", [30, pytest.param(500, marks=pytest.mark.slow)])
-def test_random_requests_with_a_fault_each(running: Stand, n: int) -> None:
-    counts = at_random(running, n, seed=n)
-    print(f"\n{n} requests through two processes, one fault each: {counts}")
-    assert counts["wrong"] == 0
-    assert counts["right"] + counts["left"] + counts["named errors"] == n
-    assert counts["right"] > n // 2
-    assert_no_leak(running)
