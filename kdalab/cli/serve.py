@@ -1,4 +1,4 @@
-"""``kdalab serve``: prefill and decode as processes of their own, and a router in front."""
+"""``kdalab serve``: encode, prefill and decode as processes of their own, a router in front."""
 
 from __future__ import annotations
 
@@ -49,19 +49,22 @@ Limit = Annotated[
 def everything(
     context: typer.Context,
     all_: Annotated[
-        bool, typer.Option("--all", help="Prefill, decode and router, on this machine.")
+        bool, typer.Option("--all", help="Encode, prefill, decode and router, on this machine.")
     ] = False,
     model: Model = "tiny",
     port: Port = 8100,
     slow: Slow = 0.0,
+    images: Annotated[
+        bool, typer.Option(help="With --all: whether an encode process for images is started.")
+    ] = True,
 ) -> None:
-    """Serve a model with prefill and decode in processes of their own; --all starts all three."""
+    """Serve a model with prefill and decode in processes of their own; --all starts them all."""
     if context.invoked_subcommand is not None:
         return
     if not all_:
         typer.echo(context.get_help())
         raise typer.Exit
-    _all(model, port, slow)
+    _all(model, port, slow, images)
 
 
 @app.command()
@@ -152,9 +155,9 @@ def encode(
     host: Host = "127.0.0.1",
     port: Port = 8103,
     token_file: TokenFile = None,
-    hidden: Annotated[
-        int, typer.Option("--hidden", min=1, max=65_536, help="Width of the language model.")
-    ] = 128,
+    model: Annotated[
+        str, typer.Option("--model", help="Images are for: tiny, tiny-k3 or a checkpoint's folder.")
+    ] = "tiny",
     dtype: Dtype = "fp32",
     vision_seed: VisionSeed = 0,
     limit: Limit = None,
@@ -166,9 +169,10 @@ def encode(
 
     def build(_: str) -> FastAPI:
         from kdalab.serve.encoding import EncodeOptions, encode_app
-        from kdalab.serve.loading import dtype_of
+        from kdalab.serve.loading import dtype_of, hidden_of
 
-        return encode_app(EncodeOptions(hidden, vision_seed, dtype_of(dtype), limits))
+        options = EncodeOptions(hidden_of(model), vision_seed, dtype_of(dtype), limits)
+        return encode_app(options)
 
     _serve("encode", build, limits, host, port, token_file, json_, watch_stdin)
 
@@ -225,7 +229,7 @@ def _serve(
     serve(made, place, role, limits, as_json, watch_stdin)
 
 
-def _all(model: str, port: int, slow: float) -> None:
+def _all(model: str, port: int, slow: float, images: bool) -> None:
     import signal
 
     from kdalab.errors import KdalabError
@@ -236,15 +240,19 @@ def _all(model: str, port: int, slow: float) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    more = ["--model", model, "--port", "0", "--slow", str(slow)]
+    of = ["--model", model, "--port", "0"]
+    encode, more = (of if images else None), [*of, "--slow", str(slow)]
     try:
-        typer.echo("Starting prefill, decode and router ...")
-        with start_cluster(more, router=["--port", str(port)]) as cluster:
+        typer.echo(f"Starting {'encode, ' if images else ''}prefill, decode and router ...")
+        with start_cluster(more, router=["--port", str(port)], encode=encode) as cluster:
             for child in cluster.children.values():
                 typer.echo(f"{child.role:8} {child.url}  (process {child.process.pid})")
             typer.echo("Try it:")
             typer.echo(f"  {curl_line(cluster.url)}")
-            typer.echo("Ctrl-C ends all three.")
+            if images:
+                typer.echo("With an image, a red square:")
+                typer.echo(f"  {image_line(cluster.url)}")
+            typer.echo("Ctrl-C ends them all.")
             while not (ended := cluster.ended()):
                 time.sleep(0.3)
             raise KdalabError(f"{ended} has ended of itself")
@@ -256,6 +264,14 @@ def curl_line(url: str) -> str:
     """A request that can be typed."""
     body = '{"prompt": "The tree knows the first tokens.", "max_tokens": 8, "stream": true}'
     return f"curl -N {url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+
+
+def image_line(url: str) -> str:
+    """The same with an image of 32 x 32 pixels, which the shell makes."""
+    red = r"""'"$(printf '\377\000\000%.0s' $(seq 1024) | base64 | tr -d '\n')"'"""
+    image = f'{{"height": 32, "width": 32, "data": "{red}"}}'
+    body = f'{{"prompt": "Look: <image> What is it?", "images": [{image}], "max_tokens": 8}}'
+    return f"curl {url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
 
 
 def _limits(changes: list[str] | None) -> Limits:

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from kdalab.errors import KdalabError
-from kdalab.model import TINY_MODELS, ByteTokenizer, HybridModel, load_pretrained, named_model
+from kdalab.model import (
+    TINY_MODELS,
+    ByteTokenizer,
+    HybridModel,
+    KimiLinearConfig,
+    load_pretrained,
+    named_model,
+    tiny_config,
+    tiny_k3_config,
+)
+from kdalab.model.files import read_json
 from kdalab.spec import StateIdentity
 from kdalab.transfer.container import bytes_of
 from kdalab.transfer.instance import identity_of
@@ -24,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+TINY_CONFIGS = {"tiny": tiny_config, "tiny-k3": tiny_k3_config}
+"""Configs of ``TINY_MODELS``, under the same names."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tiktoken.model", "tokenizer_config.json", "vocab.json")
 
@@ -89,23 +102,44 @@ def load(name: str, seed: int = 0, dtype: str = "fp32", decode_rows: int = 8) ->
     if name in TINY_MODELS:
         model = named_model(name, seed, kind, decode_rows)
         tokenizer: Tokenizer | None = ByteTokenizer()
-        fingerprint, shown = ByteTokenizer().fingerprint, name
+        fingerprint, shown, known = ByteTokenizer().fingerprint, name, name
     elif folder.is_dir():
         model = load_pretrained(folder, kind, decode_rows)
         tokenizer, fingerprint, shown = *_tokenizer_of(folder), folder.resolve().name
+        # Not the folder's name: two machines may keep the same files under two names.
+        known = "kimi-k3" if model.config.k3_switches else "kimi-linear"
     else:
         raise KdalabError(
             f"no model {name!r}: use {', '.join(TINY_MODELS)}, or the folder of a checkpoint"
         )
     identity = identity_of(
-        model, name=shown, model_version=weights_hash(model), tokenizer=fingerprint
+        model, name=known, model_version=weights_hash(model), tokenizer=fingerprint
     )
     return Loaded(shown, model, identity, tokenizer)
 
 
+def hidden_of(name: str) -> int:
+    """Width of a model that ``load`` would load, from its config alone.
+
+    Raises:
+        KdalabError: no such name or folder, or a config that cannot be read.
+    """
+    if name in TINY_CONFIGS:
+        return TINY_CONFIGS[name]().hidden_size
+    file = Path(name) / "config.json"
+    if not file.is_file():
+        raise KdalabError(
+            f"no model {name!r}: use {', '.join(TINY_CONFIGS)}, or the folder of a checkpoint"
+        )
+    return KimiLinearConfig.from_hf(read_json(file)).hidden_size
+
+
 def weights_hash(model: HybridModel) -> str:
-    """SHA-256 over every weight's name, shape, dtype and bytes, in hex."""
-    running = hashlib.sha256()
+    """SHA-256 over the config and every weight's name, shape, dtype and bytes, in hex.
+
+    The config belongs to it: the same weights under another epsilon or scale compute other states.
+    """
+    running = hashlib.sha256(f"{model.config};".encode())
     for where, tensor in _tensors(model, "", set()):
         plain = tensor.detach().cpu().contiguous()
         running.update(f"{where} {list(plain.shape)} {plain.dtype};".encode())

@@ -1,4 +1,4 @@
-"""Prefill, decode and a router as processes of this machine, started and ended together."""
+"""Encode, prefill, decode and a router as processes of this machine, started and ended together."""
 
 from __future__ import annotations
 
@@ -124,26 +124,31 @@ def start_cluster(
     decode: Sequence[str] = (),
     router: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    encode: Sequence[str] | None = None,
 ) -> Iterator[Cluster]:
     """Prefill, decode and router, ended on the way out whatever happens.
 
     Args:
         model: arguments of prefill and decode ("--model", ...).
         decode, router: further arguments of each.
+        encode: arguments of an encode process, of the same model; None starts none, and requests
+            with images fail.
 
     Raises:
         KdalabError: one of them did not start; the others are ended.
     """
     cluster = Cluster()
+
+    def begin(role: str, arguments: Sequence[str]) -> str:
+        cluster.children[role] = start(role, arguments, env)
+        return wait_ready(cluster.children[role]).url
+
     try:
-        prefill = cluster.children["prefill"] = start("prefill", model, env)
-        wait_ready(prefill)
-        peers = ["--prefill", prefill.url]
-        cluster.children["decode"] = start("decode", [*model, *peers, *decode], env)
-        wait_ready(cluster.children["decode"])
-        back = ["--decode", cluster.children["decode"].url, "--also", prefill.url]
-        cluster.children["router"] = start("router", [*back, *router], env)
-        wait_ready(cluster.children["router"])
+        encoders = ["--encode", begin("encode", encode)] if encode is not None else []
+        prefill = begin("prefill", [*model, *encoders])
+        back = ["--decode", begin("decode", [*model, *encoders, "--prefill", prefill, *decode])]
+        also = [x for url in (prefill, *encoders[1:]) for x in ("--also", url)]
+        begin("router", [*back, *also, *router])
         yield cluster
     finally:
         cluster.end()
