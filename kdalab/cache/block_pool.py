@@ -8,10 +8,13 @@ the front cost the same whatever its length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kdalab.errors import InvariantError, KdalabError, OutOfSlotsError, shown
+
+if TYPE_CHECKING:
+    from kdalab.cache.block_hash import HashChain
 
 NULL = 0  # the block that stands for "nothing here" in a table; never given out
 MOST_BLOCKS = 2**24  # of one pool: about 3 GB of Python objects
@@ -164,12 +167,22 @@ class BlockPool:
         block.before.after, block.after.before = block.after, block.before
         self._link(block, self._queue)
 
+    def victims(self, wanted: Callable[[int], bool]) -> Iterator[Block]:
+        """The free cached blocks in the order in which they go, of groups that are ``wanted`` at
+        that moment. Each must be evicted before the next is asked for."""
+        for block in self.free_blocks():
+            if block.keys and wanted(block.group):
+                yield block
+
     def _link(self, block: Block, before: Block) -> None:
         after = before.after
         block.before, block.after = before, after
         before.after = after.before = block
 
     # -- keys --------------------------------------------------------------------------------
+
+    def follow(self, chain: HashChain) -> None:
+        """The names that come next are of this text. The queue has no use for that."""
 
     def name(self, block: Block, key: Key, is_state: bool) -> bool:
         """Cache ``block`` under ``key``; False when another block is known by it already.

@@ -33,6 +33,7 @@ from kdalab.cache.block_split import Stops
 from kdalab.cache.groups import BlockSizes, Group, GroupKind, block_sizes
 from kdalab.cache.keys import PrefixKey
 from kdalab.cache.protocol import Bytes, Committed, Evicted, Lease, Lookup
+from kdalab.cache.retention import Lru
 from kdalab.errors import KdalabError
 from kdalab.spec.checkpoint import Checkpoint
 
@@ -46,7 +47,7 @@ class BlockConfig:
         n_blocks: blocks of the pool; block 0 is the null block.
         unit: ``prefix_match_unit`` in tokens; None for the gcd of the groups' blocks.
         mode: where states are kept.
-        retention: which of them stay.
+        retention: which of them stay, and in which order blocks go when others need the room.
         speculative: a draft model reads the last unit of a match, so that it is computed again.
         kernel_grid: grid (tokens, from a chunk's start) on which the kernel can store a state in
             the middle of a chunk; 0 when it cannot.
@@ -85,6 +86,16 @@ class BlockConfig:
         """The three block sizes."""
         return block_sizes(self.groups, self.unit)
 
+    def pool(self) -> BlockPool:
+        """An empty pool of these blocks, in the retention's order."""
+        order = self.retention.order
+        if isinstance(order, Lru):
+            return BlockPool(self.n_blocks, len(self.groups))
+        # Here, since the queue of every other pool needs none of it.
+        from kdalab.cache.block_order import OrderedPool
+
+        return OrderedPool(self.n_blocks, self.groups, self.sizes.unit, self.retention.ordered())
+
     @property
     def state_block(self) -> int:
         """Tokens of a state group's block; the scheduler's block where there is no such group."""
@@ -100,7 +111,7 @@ class BlockStateCache:
         self.groups = config.groups
         self.kv_groups = [i for i, g in enumerate(self.groups) if g.kind is GroupKind.FULL]
         self.state_groups = [i for i, g in enumerate(self.groups) if g.kind is GroupKind.STATE]
-        self.pool = BlockPool(config.n_blocks, len(self.groups))
+        self.pool = config.pool()
         drop = self.sizes.unit if config.speculative else 0
         self.reader = Reader(self.groups, self.sizes, self.mode, self.pool, drop)
         self.requests: dict[int, Request] = {}
@@ -317,19 +328,22 @@ class BlockStateCache:
         return Evicted(0, 0, (), (), ())
 
     def evict(self, need: Bytes) -> Evicted:
-        """Take the names off the oldest free blocks, by bytes of each kind. They stay free."""
-        taken: list[Block] = []
+        """Take the names off the free blocks that would go next, by bytes of each kind. They stay
+        free."""
+        gone: list[Lost] = []
         kv = state = 0
-        size = self.config.block_bytes
-        for block in self.pool.free_blocks():
+        size, of_states = self.config.block_bytes, frozenset(self.state_groups)
+
+        def wanted(group: int) -> bool:
+            short = state < need.state if group in of_states else kv < need.kv
+            return short or kv + state < need.either
+
+        for block in self.pool.victims(wanted):
+            is_state = block.group in of_states
+            kv, state = kv + size * (not is_state), state + size * is_state
+            gone += self.pool.evict((block,))
             if kv >= need.kv and state >= need.state and kv + state >= need.either:
                 break
-            is_state = block.group in self.state_groups
-            wanted = state < need.state if is_state else kv < need.kv
-            if block.keys and (wanted or kv + state < need.either):
-                taken.append(block)
-                kv, state = kv + size * (not is_state), state + size * is_state
-        gone = self.pool.evict(taken)
         states = tuple(g.block for g in gone if g.group in self.state_groups)
         pages = tuple(g.block for g in gone if g.group not in self.state_groups)
         return Evicted(kv, state, pages, states, ())

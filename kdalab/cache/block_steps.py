@@ -134,6 +134,7 @@ def advance(cache: BlockStateCache, request: Request, end: int) -> None:
     """See ``BlockStateCache.advance``."""
     start, request.computed = request.computed, end
     request.open, request.last = None, request.open
+    cache.pool.follow(request.chain)
     for group, kv in request.kv.items():
         _name_kv(cache, request, group, kv, start, end)
     for group, row in request.states.items():

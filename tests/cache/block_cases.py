@@ -11,6 +11,8 @@ from kdalab.cache import (
     BlockRetention,
     BlockStateCache,
     Lease,
+    Lru,
+    MarconiOrder,
     PrefixKey,
     Step,
     plain_groups,
@@ -36,11 +38,14 @@ class Bench:
         full_block: int | None = None,
         states: int = 1,
         retention: int | None = 0,
+        order: Lru | MarconiOrder | None = None,
         **options: Any,
     ) -> None:
         groups = plain_groups(full_block or block, block, states)
         self.cache = BlockStateCache(
-            BlockConfig(groups, n_blocks, retention=BlockRetention(retention), **options)
+            BlockConfig(
+                groups, n_blocks, retention=BlockRetention(retention, order or Lru()), **options
+            )
         )
         self.memory: dict[int, Tokens] = {}
         self.kv: dict[int, dict[int, int]] = {}

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kdalab.cache import Bytes, CacheMode, GroupKind, Lease, Step
+from kdalab.cache import Bytes, CacheMode, GroupKind, Lease, MarconiOrder, Step
 from kdalab.errors import KdalabError
 
 # block of states, block of attention, unit, and what the kernel can do
@@ -35,6 +35,8 @@ prompts = st.builds(
 
 class BlockMachine(RuleBasedStateMachine):
     """``running`` maps a lease to the tokens it will compute."""
+
+    order: MarconiOrder | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,6 +70,7 @@ class BlockMachine(RuleBasedStateMachine):
             full_block=full,
             states=states,
             retention=interval and interval * scheduler,
+            order=self.order,
             mode=mode,
             unit=unit if aligned else None,
             kernel_grid=kernel if aligned else 0,

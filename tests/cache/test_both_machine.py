@@ -18,6 +18,7 @@ from kdalab.cache import (
     Bytes,
     Evicted,
     Lease,
+    MarconiOrder,
     Placement,
     PrefixKey,
     RadixStateCache,
@@ -124,6 +125,8 @@ class Model:
 class BothMachine(RuleBasedStateMachine):
     """One workload through both. ``equal`` is the policy under which they must agree, if any."""
 
+    order: MarconiOrder | None = None
+
     @initialize(
         policy=st.sampled_from(["dense", "reachable", "any", "any"]),
         block=st.sampled_from([4, 6]),
@@ -146,13 +149,13 @@ class BothMachine(RuleBasedStateMachine):
         self.policy, self.evicted, self.seen = policy, False, [(0,) * 8]
         if policy == "any":
             self.tree = Tree(2, 4, parse_placement(placement))
-            self.bench = Bench(n_blocks=24 if few else 500, states=2, **odd)
+            self.bench = Bench(n_blocks=24 if few else 500, states=2, order=self.order, **odd)
             self.model = Model(2)
             return
         form = "all" if policy == "dense" else "leaf+branch"
         self.tree = Tree(block, block, parse_placement(form))
         retention = None if policy == "dense" else 0
-        self.bench = Bench(block, 2_000, states=2, retention=retention)
+        self.bench = Bench(block, 2_000, states=2, retention=retention, order=self.order)
         self.model = Model(block)
 
     def serve(self, tokens: Tokens, budget: int) -> None:

@@ -9,6 +9,7 @@ from cache_cases import Book, text
 
 from kdalab.cache import (
     Bytes,
+    Marconi,
     PrefillFlops,
     Retention,
     parse_block_retention,
@@ -77,14 +78,39 @@ def test_an_alpha_that_is_no_number_is_refused(form: str) -> None:
         parse_retention("marconi:auto")
 
 
-@pytest.mark.parametrize(("form", "interval"), [("dense", None), ("0", 0), ("8,192", 8192)])
-def test_a_retention_of_blocks_has_a_text_form(form: str, interval: int | None) -> None:
+@pytest.mark.parametrize(
+    ("form", "interval", "alpha"),
+    [
+        ("dense", None, None),
+        ("0", 0, None),
+        ("8,192", 8192, None),
+        ("lru", 0, None),
+        ("lru+dense", None, None),
+        ("marconi:0.5", 0, 0.5),
+        ("marconi:0+dense", None, 0.0),
+        ("Marconi:2+8192", 8192, 2.0),
+    ],
+)
+def test_a_retention_of_blocks_has_a_text_form(
+    form: str, interval: int | None, alpha: float | None
+) -> None:
     kept = parse_block_retention(form)
     assert kept.interval == interval
+    assert kept.order == (Lru() if alpha is None else Marconi(alpha))
     assert parse_block_retention(str(kept)) == kept
+    assert str(kept.bound(PrefillFlops(1, 1), 10)) == str(kept)
 
 
-@pytest.mark.parametrize("form", ["", "-1", "lru", "0.5", "marconi:1"])
+@pytest.mark.parametrize(
+    "form",
+    ["", "-1", "0.5", "lru-path", "marconi", "marconi:x", "marconi:-1", "marconi:1+cap:2", "0+lru",
+     "marconi:1+", "marconi:1+0+0"],
+)  # fmt: skip
 def test_other_forms_for_blocks_are_refused(form: str) -> None:
     with pytest.raises(KdalabError, match="allowed: dense, 0 "):
         parse_block_retention(form)
+
+
+def test_alpha_of_blocks_is_tuned_where_there_is_a_trace() -> None:
+    with pytest.raises(KdalabError, match="only `kdalab replay`"):
+        parse_block_retention("marconi:auto+0")

@@ -77,7 +77,7 @@ def test_a_pool_under_a_budget_evicts_and_says_padding_in_the_table(trace: Path)
         (["--cache", "block", "--mode", "some"], "use one of none, all, align"),
         (["--cache", "block", "--mode", "all"], "needs cache mode align"),
         (["--cache", "block", "--layout", "loose"], "padded, packed"),
-        (["--cache", "block", "--retention", "lru"], "allowed: dense"),
+        (["--cache", "block", "--retention", "lru-path"], "allowed: dense"),
         (["--cache", "block", "--retention", "100"], "not a multiple of the scheduler's block"),
         (["--retention", "fifo"], "marconi:ALPHA"),
         (["--cache", "block", "--checkpoints", "leaf"], "--checkpoints goes with --cache radix"),
