@@ -26,6 +26,7 @@ from kdalab.errors import KdalabError, shown
 from kdalab_kernels import gather_pages
 
 if TYPE_CHECKING:
+    from kdalab.engine.base import BaseEngine
     from kdalab.engine.core import Engine
 
 
@@ -138,7 +139,7 @@ def receive(
     ids, more = admission.as_ids(tokens), admission.as_ids(generated)
     name = name if name is not None else engine.next_name()
     admission.check_request(engine, ids, max_new_tokens, name)
-    _check_continues(engine, ids, more, arrival.boundary, max_new_tokens, frozenset(stop_tokens))
+    check_continues(engine, ids, more, arrival.boundary, max_new_tokens, frozenset(stop_tokens))
     check_arrival(engine, arrival)
     request = Request(
         name,
@@ -156,14 +157,20 @@ def receive(
     return request
 
 
-def _check_continues(
-    engine: Engine,
+def check_continues(
+    engine: BaseEngine,
     tokens: tuple[int, ...],
     generated: tuple[int, ...],
     boundary: int,
     max_new_tokens: int,
     stop: frozenset[int],
 ) -> None:
+    """Refuse a state from which this request cannot be gone on from.
+
+    Raises:
+        KdalabError: a token outside the vocabulary, a boundary that leaves nothing to compute or
+            is off the grid, or nothing left to generate.
+    """
     known = len(tokens) + len(generated)
     wrong = [t for t in generated if not 0 <= t < engine.model.vocab_size]
     if wrong:

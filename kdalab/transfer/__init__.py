@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kdalab.transfer.metadata import BundleMeta, negotiate
     from kdalab.transfer.mooncake import MooncakeStore
     from kdalab.transfer.mooncake_master import MooncakeMaster
+    from kdalab.transfer.pages import repage
     from kdalab.transfer.prefix import PrefixHash, prefix_hashes
     from kdalab.transfer.ranks import merge, relayout, reslice, split
     from kdalab.transfer.refusal import BundleFormatError, BundleRefusedError, Refusal
@@ -44,6 +45,7 @@ _FILES = {
     "metadata": ("BundleMeta", "negotiate"),
     "mooncake": ("MooncakeStore",),
     "mooncake_master": ("MooncakeMaster",),
+    "pages": ("repage",),
     "prefix": ("PrefixHash", "prefix_hashes"),
     "ranks": ("merge", "relayout", "reslice", "split"),
     "refusal": ("BundleFormatError", "BundleRefusedError", "Refusal"),
@@ -88,6 +90,7 @@ __all__ = [
     "publish",
     "refusal_matrix",
     "relayout",
+    "repage",
     "reslice",
     "resume_request",
     "save_bundle",

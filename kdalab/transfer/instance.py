@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kdalab.cache import Image
-from kdalab.engine import exchange
+from kdalab.engine import BlockEngine, Engine, Request, exchange
 from kdalab.engine.arrivals import Arrival
+from kdalab.engine.block import exchange as block_exchange
 from kdalab.errors import KdalabError
 from kdalab.spec import ParallelLayout, StateIdentity
 from kdalab.transfer.bundle import Bundle
@@ -16,10 +17,13 @@ from kdalab.transfer.prefix import PrefixHash
 from kdalab.transfer.refusal import Refusal, require
 
 if TYPE_CHECKING:
-    from kdalab.engine import Engine, Request
+    from kdalab.engine.block.events import Installed
     from kdalab.engine.exchange import Exported
     from kdalab.engine.exchange_events import Fetched
     from kdalab.model import HybridModel
+
+AnyEngine = Engine | BlockEngine
+"""Bundles pass between both: what leaves one goes on in the other, bit for bit."""
 
 LAYOUT = ("v_first", "time_first")
 """(recurrent, conv) layout of the engine's pools."""
@@ -56,7 +60,7 @@ def identity_of(
 
 
 def export_request(
-    engine: Engine, name: str, images: Sequence[Image] = (), target: str = ""
+    engine: AnyEngine, name: str, images: Sequence[Image] = (), target: str = ""
 ) -> Bundle:
     """The whole state of a running request, after the tokens that it has computed.
 
@@ -71,11 +75,15 @@ def export_request(
         KdalabError: the engine has no identity, or the request holds no state now.
     """
     identity = checked_identity(engine)
-    return _bundle(engine, identity, exchange.export_running(engine, name, target), images)
+    if isinstance(engine, BlockEngine):
+        sent = block_exchange.export_running(engine, name, target)
+    else:
+        sent = exchange.export_running(engine, name, target)
+    return _bundle(engine, identity, sent, images)
 
 
 def export_prefix(
-    engine: Engine,
+    engine: AnyEngine,
     tokens: Sequence[int],
     boundary: int | None = None,
     images: Sequence[Image] = (),
@@ -87,17 +95,20 @@ def export_prefix(
         KdalabError: the engine has no identity, or no checkpoint stands there.
     """
     identity = checked_identity(engine)
-    sent = exchange.export_cached(engine, tokens, boundary, target)
+    if isinstance(engine, BlockEngine):
+        sent = block_exchange.export_cached(engine, tokens, boundary, target)
+    else:
+        sent = exchange.export_cached(engine, tokens, boundary, target)
     return _bundle(engine, identity, sent, images)
 
 
 def import_prefix(
-    engine: Engine,
+    engine: AnyEngine,
     bundle: Bundle,
     tokens: Sequence[int],
     images: Sequence[Image] = (),
     source: str = "",
-) -> Fetched | None:
+) -> Fetched | Installed | None:
     """Enter a bundle into the engine's cache; None when that prefix is cached already.
 
     Args:
@@ -107,11 +118,14 @@ def import_prefix(
         BundleRefusedError: another identity, prefix, boundary or page size; nothing has changed.
         KdalabError: it does not fit, or its boundary is none of the cache's.
     """
-    return exchange.install(engine, tokens, arrival(engine, bundle, tokens, images, source))
+    came = arrival(engine, bundle, tokens, images, source)
+    if isinstance(engine, BlockEngine):
+        return block_exchange.install(engine, tokens, came)
+    return exchange.install(engine, tokens, came)
 
 
 def resume_request(
-    engine: Engine,
+    engine: AnyEngine,
     bundle: Bundle,
     tokens: Sequence[int],
     generated: Sequence[int] = (),
@@ -134,11 +148,14 @@ def resume_request(
     """
     known = (*tokens, *generated)
     came = arrival(engine, bundle, known, images, source)
-    return exchange.receive(engine, tokens, came, generated, max_new_tokens, name, stop_tokens)
+    more = generated, max_new_tokens, name, stop_tokens
+    if isinstance(engine, BlockEngine):
+        return block_exchange.receive(engine, tokens, came, *more)
+    return exchange.receive(engine, tokens, came, *more)
 
 
 def import_bundle(
-    engine: Engine,
+    engine: AnyEngine,
     bundle: Bundle,
     tokens: Sequence[int],
     generated: Sequence[int] | None = None,
@@ -146,7 +163,7 @@ def import_bundle(
     max_new_tokens: int = 16,
     name: str | None = None,
     source: str = "",
-) -> Fetched | Request | None:
+) -> Fetched | Installed | Request | None:
     """Into the cache (without ``generated``), or as a request that goes on (with it).
 
     See :func:`import_prefix` and :func:`resume_request`.
@@ -157,7 +174,7 @@ def import_bundle(
 
 
 def arrival(
-    engine: Engine,
+    engine: AnyEngine,
     bundle: Bundle,
     tokens: Sequence[int],
     images: Sequence[Image] = (),
@@ -174,15 +191,18 @@ def arrival(
 
 
 def refusals(
-    engine: Engine, bundle: Bundle, tokens: Sequence[int], images: Sequence[Image] = ()
+    engine: AnyEngine, bundle: Bundle, tokens: Sequence[int], images: Sequence[Image] = ()
 ) -> tuple[Refusal, ...]:
     """Why this engine does not take this bundle for this prompt; empty when it does.
 
-    A state that was rounded to INT8 is taken by an engine whose own checkpoints are.
+    A state that was rounded to INT8 is taken by an engine whose own checkpoints are. A block engine
+    writes token by token, so pages of any size will do; a radix engine's are its own
+    (``kdalab.transfer.pages.repage`` gives a bundle others).
     """
-    found = list(bundle.refusals(checked_identity(engine), None, engine.config.page_tokens))
+    pages = None if isinstance(engine, BlockEngine) else engine.config.page_tokens
+    found = list(bundle.refusals(checked_identity(engine), None, pages))
     found += Geometry.of(engine.model).refusals(bundle)
-    ours = "int8" if engine.config.int8 else "native"
+    ours = _checkpoint_dtype(engine)
     if bundle.checkpoint_dtype == "int8" and ours == "native":
         found.append(Refusal("checkpoint_dtype", ours, bundle.checkpoint_dtype))
     if bundle.boundary > len(tokens):
@@ -192,7 +212,7 @@ def refusals(
     return (*found, *bundle.refusals(prefix=prefix))
 
 
-def checked_identity(engine: Engine) -> StateIdentity:
+def checked_identity(engine: AnyEngine) -> StateIdentity:
     """The engine's identity, if it is true of the engine's tensors.
 
     Raises:
@@ -221,7 +241,7 @@ def checked_identity(engine: Engine) -> StateIdentity:
 
 
 def _bundle(
-    engine: Engine, identity: StateIdentity, sent: Exported, images: Sequence[Image]
+    engine: AnyEngine, identity: StateIdentity, sent: Exported, images: Sequence[Image]
 ) -> Bundle:
     width = engine.model.config.kda_width
     return Bundle(
@@ -231,5 +251,10 @@ def _bundle(
         sent.recurrent,
         sent.conv,
         (width, width, width),
-        checkpoint_dtype="int8" if engine.config.int8 else "native",
+        checkpoint_dtype=_checkpoint_dtype(engine),
     )
+
+
+def _checkpoint_dtype(engine: AnyEngine) -> str:
+    """How checkpoints are kept; blocks keep states as they are computed."""
+    return "int8" if isinstance(engine, Engine) and engine.config.int8 else "native"

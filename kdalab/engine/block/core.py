@@ -13,7 +13,7 @@ from kdalab.cache import BlockStateCache, CacheMode, ExtraKeys, HashChain, Prefi
 from kdalab.engine import admission
 from kdalab.engine import events as ev
 from kdalab.engine.base import BaseEngine
-from kdalab.engine.block import acts, checks, decode, prefill, schedule
+from kdalab.engine.block import acts, arrivals, checks, decode, prefill, schedule
 from kdalab.engine.block import events as bl
 from kdalab.engine.block.config import BlockEngineConfig
 from kdalab.engine.block.live import live_view
@@ -109,7 +109,7 @@ class BlockEngine(BaseEngine):
         stops = frozenset(admission.as_ids(stop_tokens, "stop_tokens"))
         if not isinstance(salt, str):
             raise KdalabError(f"salt = {shown(salt)}; it must be text, or empty")
-        self._check_fits(len(ids), max_new_tokens)
+        self.check_fits(len(ids), max_new_tokens)
         unit = self.cache.sizes.unit
         key = PrefixKey.from_tokens(ids, unit)
         # Without reuse each request has hashes of its own, which no other will ever ask for. The
@@ -128,7 +128,7 @@ class BlockEngine(BaseEngine):
         with torch.inference_mode():
             rows = schedule.plan_step(self)
             if rows:
-                self._forward(rows)
+                self.forward(rows)
         if self.config.check_every_step:
             self.check()
         return self.events[first:]
@@ -237,16 +237,24 @@ class BlockEngine(BaseEngine):
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _forward(self, rows: list[schedule.Scheduled]) -> None:
+    def forward(self, rows: list[schedule.Scheduled]) -> None:
+        """Copy what is queued, and run the rows that were scheduled."""
         cache = self.cache
         full = {g: cache.groups[g].block_tokens for g in cache.kv_groups}
         meta = batch_metadata([s.row for s in rows], full, cache.state_groups, self.state_block)
         self.batch = meta
-        plan = tuple((s.row.request, s.row.start, s.row.end, s.row.drafts) for s in rows)
-        self.emit(bl.Scheduled("", plan))
+        arrived = [i for i, s in enumerate(rows) if s.request.arrival is not None]
+        computed = [s for s in rows if s.request.arrival is None]
+        plan = tuple((s.row.request, s.row.start, s.row.end, s.row.drafts) for s in computed)
+        if plan:
+            self.emit(bl.Scheduled("", plan))
         self.memory.copy(cache.copies)
-        prefilled = [i for i, s in enumerate(rows) if s.request.phase is Phase.PREFILL]
-        decoding = [s for s in rows if s.request.phase is Phase.DECODE]
+        prefilled = [
+            i for i, s in enumerate(rows) if s in computed and s.request.phase is Phase.PREFILL
+        ]
+        decoding = [s for s in computed if s.request.phase is Phase.DECODE]
+        for row in arrived:
+            arrivals.seat(self, meta, row)
         for row in prefilled:
             prefill.run_row(self, meta, row)
         decode.run_rows(self, meta, decoding)
@@ -273,7 +281,12 @@ class BlockEngine(BaseEngine):
         self.memory.poison(empty)
         self.dirty.difference_update(empty)
 
-    def _check_fits(self, n_tokens: int, max_new_tokens: int) -> None:
+    def check_fits(self, n_tokens: int, max_new_tokens: int) -> None:
+        """Refuse a prompt that needs more blocks than there are.
+
+        Raises:
+            KdalabError: with the arithmetic.
+        """
         need = self.plan.blocks_of_request(n_tokens + max(max_new_tokens - 1, 0))
         have = self.plan.n_blocks - 1
         if need > have:

@@ -181,6 +181,25 @@ class KVCached(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Installed(Event):
+    """The state that a request brought was written into its blocks: latent KV beyond its hit, and
+    recurrent and conv state after ``boundary`` tokens. ``bytes`` came in all."""
+
+    source: str
+    boundary: int
+    bytes: int
+
+    tone: ClassVar[str] = "copy"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.request}'s state after {self.boundary:,} tokens comes from "
+            f"{self.source or 'elsewhere'} and is written into its blocks; none of it is computed "
+            "here."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Nulled(Event):
     """State blocks left the request's table, which has the null block there now: (group, boundary,
     block) each. They are free when the step has ended, and those with a name stay cached."""

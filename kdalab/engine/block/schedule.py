@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kdalab.cache import Step
 from kdalab.engine import events as ev
 from kdalab.engine import speculate
-from kdalab.engine.block import acts
+from kdalab.engine.block import acts, arrivals
 from kdalab.engine.block import events as bl
 from kdalab.engine.block.metadata import QueryRow
 from kdalab.engine.config import CELL
@@ -95,19 +95,23 @@ def _take(
     drafted: tuple[int, ...],
 ) -> None:
     batch.rows.append(Scheduled(request, step, acts.query_row(engine, request, step), drafted))
-    if request.phase is Phase.PREFILL:
+    if request.arrival is not None:
+        acts.advance(engine, request, step, step.end)
+    elif request.phase is Phase.PREFILL:
         batch.budget -= -(-(step.end - step.start) // CELL) * CELL
         acts.advance(engine, request, step, step.end)
 
 
 def _admit_waiting(engine: BlockEngine, batch: Batch) -> None:
     while engine.waiting and len(engine.runs) < engine.config.max_running:
-        if batch.budget < CELL or not _admit(engine, batch, engine.first_waiting):
+        if batch.budget < CELL or not admit(engine, batch, engine.first_waiting):
             return
         engine.waiting.popleft()
 
 
-def _admit(engine: BlockEngine, batch: Batch, request: BlockRequest) -> bool:
+def admit(engine: BlockEngine, batch: Batch, request: BlockRequest) -> bool:
+    """Give a request what it starts with, and its row of this step; False, and nothing is held,
+    when too few blocks are free or its hit is being computed."""
     lookup = engine.cache.lookup(engine.chain_of(request))
     if lookup.deferred:
         request.deferred += 1
@@ -117,10 +121,16 @@ def _admit(engine: BlockEngine, batch: Batch, request: BlockRequest) -> bool:
     lease = engine.cache.acquire(lookup)
     request.lease, request.computed = lease, lookup.restore
     request.phase = Phase.PREFILL if request.computed < request.n_tokens else Phase.DECODE
-    end = request.computed + 1
-    if request.phase is Phase.PREFILL:
-        end = _chunk_end(engine, batch, request)
-    step = acts.allocate(engine, request, end, say_first=_admission(engine, request, lookup))
+    if request.arrival is not None and request.arrival.boundary <= lookup.restore:
+        request.arrival = None  # the cache knows as much
+    events = _admission(engine, request, lookup)
+    if request.arrival is not None:
+        step = arrivals.allocate(engine, request, events)
+    else:
+        end = request.computed + 1
+        if request.phase is Phase.PREFILL:
+            end = _chunk_end(engine, batch, request)
+        step = acts.allocate(engine, request, end, say_first=events)
     if step is None:
         engine.cache.release(lease, used=False)
         request.lease, request.computed, request.phase = None, 0, Phase.WAITING

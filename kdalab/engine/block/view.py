@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from kdalab.engine import events as ev
+from kdalab.engine import exchange_events as ex
 from kdalab.engine.block import events as bl
 
 
@@ -137,6 +138,11 @@ def apply(view: BlockView, event: ev.Event) -> None:
         case ev.Decoded():
             generated = (*view.requests[name].generated, event.token)
             _update(view, name, generated=generated, computed=event.position)
+        case ex.Received():
+            _update(view, name, generated=event.generated)
+        case bl.Installed():
+            done = event.boundary >= view.requests[name].n_tokens
+            _update(view, name, computed=event.boundary, phase="decode" if done else "prefill")
         case ev.Finished():
             _end(view, name, phase="finished")
         case bl.Preempted():
