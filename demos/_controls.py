@@ -238,12 +238,23 @@ def checked(controls: Sequence[Control], given: Mapping[str, Any]) -> Settings:
     return Settings(tuple(pairs))
 
 
-def query_of(controls: Sequence[Control], settings: Settings, step: int | None, lang: str) -> str:
-    """The page's address: what differs from the defaults, the step, and a chosen language."""
+def query_of(
+    controls: Sequence[Control],
+    settings: Settings,
+    step: int | None,
+    lang: str,
+    base: Mapping[str, Value] | None = None,
+) -> str:
+    """The page's address: what differs from the defaults, the step, and a chosen language.
+
+    ``base`` is what the address sets without naming it, a preset's values: what differs from those
+    is named as well, and a text that is the preset's own is not repeated.
+    """
     pairs: list[tuple[str, str]] = []
     for control in controls:
         value = settings[control.key]
-        if value != control.default:
+        own = (base or {}).get(control.key, control.default)
+        if value != own or (value != control.default and not isinstance(control, Text)):
             text = ".".join(value) if isinstance(value, tuple) else str(value)
             pairs.append((control.key, text))
     if step is not None:

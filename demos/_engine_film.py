@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from demos import _restore_draw as draw
+from demos import _engine_draw as draw
 from demos._film import Film, Row, Seen
 from kdalab.errors import KdalabError
 from kdalab.lessons import Recording
@@ -63,12 +63,17 @@ class EngineFilm(Film):
         return rows
 
     def pick(self, step: int, name: str, lang: str) -> Seen | None:
+        thing, _, place = name.partition("/")
+        layer, _, head = place.partition(".")
         try:
-            seen = draw.zoom(self.run, step, name)
+            seen = draw.zoom(self.run, step, thing)
         except KdalabError:
             return None
-        matrix = draw.matrix_html(self.run, step, seen.slot, 0, 0) if seen.slot is not None else ""
-        return Seen(say(lang, seen.title), say_html(lang, seen.html + matrix))
+        matrix = ""
+        if seen.slot is not None:
+            at = [int(x) if x.isdigit() and len(x) < 4 else 0 for x in (layer, head)]
+            matrix = draw.matrix_html(self.run, step, seen.slot, thing, *at, lang)
+        return Seen(say(lang, seen.title), say_html(lang, seen.html) + matrix)
 
     def data(self) -> dict[str, Any]:
         return {

@@ -11,7 +11,7 @@ import gradio as gr
 from demos import _page
 from demos._controls import Settings
 from demos._layout import Parts, frame_at, labels, layout, ordered, whole_run
-from demos._lesson import Lesson, guard, numbers_of, read_link
+from demos._lesson import Lesson, guard, joined, numbers_of, read_link
 from demos._nav import Listed
 from demos._text import language_of, t
 from kdalab.words import LANGUAGES
@@ -94,7 +94,8 @@ def _wire_steps(lesson: Lesson, parts: Parts) -> None:
 
     if "zoom" in parts.folds:
         where = [parts.settings, parts.step, parts.lang]
-        parts.picture.select(pick, where, [parts.folds["zoom"], parts.zoom], **_STEP)
+        for picked in (parts.picture, parts.zoom):  # what is zoomed into may offer more
+            picked.select(pick, where, [parts.folds["zoom"], parts.zoom], **_STEP)
 
     def as_json(now: Settings) -> str:
         film = lesson.play(now)
@@ -121,8 +122,9 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
         guard(lesson.play, settings)
         return whole_run(lesson, settings, None, lang)
 
-    def choose(lang: tuple[str, str], chosen: str) -> Any:
-        settings = guard(lesson.settings, {"preset": chosen})
+    def choose(lang: tuple[str, str], chosen: str, *values: Any) -> Any:
+        given = {c.key: v for c, v in zip(order, values, strict=True)}
+        settings = guard(lesson.chosen, chosen, given)
         guard(lesson.play, settings)
         updates = [c.update(lesson.slug, lang[0], settings[c.key]) for c in order]
         return *updates, *whole_run(lesson, settings, None, lang)
@@ -130,8 +132,9 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
     inputs = [parts.lang, *parts.controls]
     everything = [*parts.controls, *parts.shown]
     for control, component in zip(order, parts.controls, strict=True):
-        if control.key == "preset" and lesson.presets:
-            component.input(choose, [parts.lang, component], everything, **_RUN)
+        if control.key == lesson.preset and lesson.presets:
+            asked = [parts.lang, component, *parts.controls]
+            component.input(choose, asked, everything, **_RUN)
         elif control in lesson.texts:
             continue
         else:
@@ -152,7 +155,7 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
     # controls: even a skipped output would put back the old text of a box that a reader had begun
     # to type into while the page was loading.
     def look(http: gr.Request) -> Any:
-        query, lang = dict(http.query_params), language_of(http)
+        query, lang = joined(http.query_params.multi_items()), language_of(http)
         keys = {"step", "lang", *(c.key for c in lesson.controls)}
         if lang == "en" and not keys & set(query):
             return gr.skip()

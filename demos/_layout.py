@@ -261,7 +261,10 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
                 request = gr.Dropdown(
                     choices, value="", label=t("en", "common.show"), min_width=160, scale=0
                 )
-            boxes[name] = _page.block(inside[name])
+            zoom = name == "zoom"
+            boxes[name] = (
+                _page.picture(inside[name], "kd-zoom") if zoom else _page.block(inside[name])
+            )
         if name in names:
             folds[name] = fold
     assert request is not None

@@ -6,7 +6,7 @@ from settings to a ``Film``. Languages, links, log, downloads and API are the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -42,7 +42,8 @@ class Lesson:
         group: key of its group of pages in ``common.group-<group>``.
         controls: in the order of the row; ``Switches`` stand under "what breaks if".
         film: settings to a finished run. Cached; raises KdalabError for what cannot run.
-        presets: for a ``Choice`` named "preset": its value -> what it sets.
+        presets: for the ``Choice`` named ``preset``: its value -> what it sets.
+        preset: that control's key.
         figures: how many plotly figures the film has.
         terms: rows (here, SGLang, vLLM).
         code: (key of the sentence why it matters, function) pairs.
@@ -56,6 +57,7 @@ class Lesson:
     controls: tuple[Control, ...]
     film: Callable[[Settings], Film]
     presets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    preset: str = "preset"
     figures: int = 0
     legend: bool = True
     terms: Sequence[tuple[str, str, str]] = ()
@@ -84,16 +86,31 @@ class Lesson:
             KdalabError: as ``checked``.
         """
         base: dict[str, Any] = {}
-        if "preset" in given:
+        if self.preset in given:
             chosen = checked(
-                [c for c in self.controls if c.key == "preset"], {"preset": given["preset"]}
+                [c for c in self.controls if c.key == self.preset],
+                {self.preset: given[self.preset]},
             )
-            base = dict(self.presets.get(str(chosen["preset"]), {}))
+            base = dict(self.presets.get(str(chosen[self.preset]), {}))
         return checked(self.controls, base | given)
+
+    def chosen(self, preset: Any, now: dict[str, Any]) -> Settings:
+        """Settings after a preset was chosen: what no preset sets stays as it is ``now``.
+
+        Raises:
+            KdalabError: as ``checked``.
+        """
+        named = {key for values in self.presets.values() for key in values}
+        kept = {key: value for key, value in now.items() if key not in named}
+        return self.settings(kept | {self.preset: preset})
 
     def query(self, settings: Settings, step: int | None = None, lang: str = "") -> str:
         """The page's address at these settings."""
-        return query_of(self.controls, settings, step, lang)
+        named = dict(settings.values).get(self.preset)
+        first = next((c.default for c in self.controls if c.key == self.preset), None)
+        # The first preset is not named, and sets nothing: its values are the controls' defaults.
+        base = self.presets.get(str(named), {}) if named != first else {}
+        return query_of(self.controls, settings, step, lang, base)
 
     def title(self, lang: str) -> str:
         """The page's short name."""
@@ -151,6 +168,14 @@ def numbers_of(lesson: Lesson) -> Callable[[dict[str, Any]], dict[str, Any]]:
     names = ", ".join(c.key for c in lesson.controls)
     numbers.__doc__ = f"{t('en', f'{lesson.slug}.question')} Settings: {names}."
     return numbers
+
+
+def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """An address's values by name; a name that comes twice has both values, as switches do."""
+    query: dict[str, str] = {}
+    for key, value in pairs:
+        query[key] = f"{query[key]}.{value}" if key in query else value
+    return query
 
 
 def read_link(lesson: Lesson, query: dict[str, str]) -> tuple[Settings, int | None]:

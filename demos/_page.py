@@ -51,9 +51,9 @@ def block(value: str, **options: Any) -> gr.HTML:
     return gr.HTML(value, apply_default_css=False, **options)
 
 
-def picture(value: str) -> gr.HTML:
+def picture(value: str, elem_id: str = "kd-picture") -> gr.HTML:
     """A picture whose nodes and slots can be picked: ``.select`` gets ``evt.pick``."""
-    return block(value, js_on_load=_look.static("pick.js"), elem_id="kd-picture")
+    return block(value, js_on_load=_look.static("pick.js"), elem_id=elem_id)
 
 
 def step_bar(value: str, visible: bool = True) -> StepBar:

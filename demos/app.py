@@ -6,9 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from demos import _page
-from demos import _restore_draw as draw
-from demos import _restore_settings as rs
+from demos import _page, restore
 from demos._nav import cards_html, nav_html
 from demos._page import launch_options
 from demos._pages import Page, listed
@@ -78,13 +76,14 @@ def _front(lang: str, chosen: str) -> list[str]:
 
 def _teaser(lang: str, chosen: str) -> str:
     """The restore page's own picture, so that the front page shows something true at once."""
-    settings = rs.checked(rs.DEFAULT_SCENARIO)
-    run = rs.recording(settings)
-    step = rs.opening_step(run, settings)
-    link = f"restore?{settings.query(step)}" + (f"&lang={chosen}" if chosen else "")
+    lesson = restore.LESSON
+    film = lesson.play(lesson.default)
+    step = film.opening
+    link = f"restore?{lesson.query(lesson.default, step, chosen)}"
     return (
-        f'<p class="kd-note kd-teaser">{esc(t(lang, "home.live"))} {esc(run.steps[step].sentence)} '
-        f'<a href="{esc(link)}">{esc(t(lang, "home.step"))}</a></p>{draw.picture_html(run, step)}'
+        f'<p class="kd-note kd-teaser">{esc(t(lang, "home.live"))} '
+        f"{esc(film.sentence(step, lang))} "
+        f'<a href="{esc(link)}">{esc(t(lang, "home.step"))}</a></p>{film.picture(step, lang)}'
     )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import gradio as gr
 
+from demos import _engine_draw as draw
 from demos import _page
-from demos import _restore_draw as draw
 from demos._controls import Choice, Number, Settings, Switches
 from demos._engine_film import EngineFilm, said_table
 from demos._film import Film, why_panel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,7 +13,14 @@ from kdalab.viz import svg
 _LEFT, _TOP, _SIDE = 150.0, 30.0, 420.0
 
 
-def state_matrix_svg(values: np.ndarray, layer: int, head: int, *, caption: str) -> str:
+def state_matrix_svg(
+    values: np.ndarray,
+    layer: int,
+    head: int,
+    *,
+    caption: str,
+    say: Callable[[str], str] = str,
+) -> str:
     """The V x K matrix of one layer and head; hovering a cell gives its channels and value.
 
     Negative values are blue, positive ones vermillion, and 0 is the page's own colour, so the
@@ -23,6 +31,7 @@ def state_matrix_svg(values: np.ndarray, layer: int, head: int, *, caption: str)
         layer: index of the KDA layer.
         head: index of the value head.
         caption: whose state this is and at which boundary.
+        say: puts each text into the reader's language.
 
     Raises:
         KdalabError: no such layer or head, or not a 4-dimensional array.
@@ -37,28 +46,31 @@ def state_matrix_svg(values: np.ndarray, layer: int, head: int, *, caption: str)
     finite = matrix[np.isfinite(matrix)]
     limit = float(np.abs(finite).max()) if finite.size else 0.0
     side = _SIDE / max(n_v, n_k)
-    cells = [_cell(float(matrix[v, k]), v, k, limit, side) for v in range(n_v) for k in range(n_k)]
+    name = say("value channel {v}, key channel {k}: {x}")  # once, not a thousand times
+    cells = [
+        _cell(float(matrix[v, k]), v, k, limit, side, name) for v in range(n_v) for k in range(n_k)
+    ]
     frame = svg.rect(_LEFT, _TOP, side * n_k, side * n_v, "frame")
     bottom = _TOP + side * n_v
     right = _LEFT + side * n_k + 24
     notes = [
-        svg.text(_LEFT, 16, f"key channel 0 to {n_k - 1} →", "small muted"),
-        svg.text(_LEFT - 10, _TOP + 12, "value channel", "small muted end"),
-        svg.text(_LEFT - 10, _TOP + 27, f"0 to {n_v - 1} ↓", "small muted end"),
-        svg.text(right, _TOP + 14, caption, "strong"),
-        svg.text(right, _TOP + 34, f"KDA layer {layer}, head {head}", ""),
-        svg.text(right, _TOP + 54, f"largest |value| {limit:.4g}", "muted"),
+        svg.text(_LEFT, 16, say(f"key channel 0 to {n_k - 1} →"), "small muted"),
+        svg.text(_LEFT - 10, _TOP + 12, say("value channel"), "small muted end"),
+        svg.text(_LEFT - 10, _TOP + 27, say(f"0 to {n_v - 1} ↓"), "small muted end"),
+        svg.text(right, _TOP + 14, say(caption), "strong"),
+        svg.text(right, _TOP + 34, say(f"KDA layer {layer}, head {head}"), ""),
+        svg.text(right, _TOP + 54, say(f"largest |value| {limit:.4g}"), "muted"),
     ]
     notes += _scale(right, _TOP + 78, limit)
     label = (
         f"{caption}: recurrent state of KDA layer {layer}, head {head}, {n_v} value channels by "
         f"{n_k} key channels; largest absolute value {limit:.4g}."
     )
-    return svg.document("".join([*cells, frame, *notes]), bottom + 8, label)
+    return svg.document("".join([*cells, frame, *notes]), bottom + 8, say(label))
 
 
-def _cell(value: float, v: int, k: int, limit: float, side: float) -> str:
-    title = f"value channel {v}, key channel {k}: {value:.5g}"
+def _cell(value: float, v: int, k: int, limit: float, side: float, name: str) -> str:
+    title = name.format(v=v, k=k, x=f"{value:.5g}")
     x, y = _LEFT + k * side, _TOP + v * side
     if not math.isfinite(value):
         return svg.rect(x, y, side, side, "nan", title=title)

@@ -1,164 +1,178 @@
-"""The page without a browser: its functions, its public address, and what it refuses."""
+"""The restore page: its prompts, its old links, its zoom; what other pages share is elsewhere."""
 
 from __future__ import annotations
 
-import html
-import json
+import pickle
+import re
+from urllib.parse import parse_qsl
 
-import gradio as gr
 import pytest
-from gradio_client import Client
 
-from demos import _page, app
-from demos import _restore_draw as draw
-from demos import _restore_run as page_run
-from demos import _restore_settings as rs
-from demos._text import t
+from demos import _engine_draw as draw
+from demos._lesson import joined, read_link
+from demos.restore import LESSON, scenario_of
 from kdalab.errors import KdalabError
-from kdalab.lessons import RESTORE
+from kdalab.lessons import MAX_PROMPT_TOKENS, RESTORE
 from kdalab.words import LANGUAGES
 
-DEFAULTS = {"a": "", "b": "", "c": "", "spacing": 0, "tokens": 8, "faults": []}
+
+def read(query):
+    return read_link(LESSON, joined(parse_qsl(query, keep_blank_values=True)))
 
 
-@pytest.fixture(scope="module")
-def client(hub):
-    return Client(hub, verbose=False)
+def settings(**given):
+    return LESSON.settings(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *[{"scenario": name} for name in RESTORE],
+        {"spacing": 64, "tokens": 3, "fault": ["drop_conv", "skip_replay"]},
+        {"scenario": "edit", "spacing": 192, "a": "a & b = c?", "b": "ü% +#\nnext", "c": "third"},
+        {"scenario": "fork", "a": "one", "b": "two", "c": ""},
+    ],
+    ids=str,
+)
+def test_a_link_brings_back_the_settings_and_the_step(given):
+    chosen = settings(**given)
+    assert read(LESSON.query(chosen, 7)) == (chosen, 7)
+
+
+@pytest.mark.parametrize(
+    ("query", "means"),
+    [
+        ("scenario=fan-out&spacing=192&step=13", {}),
+        ("scenario=edit&spacing=128&step=9", {"scenario": "edit"}),
+        ("scenario=edit&spacing=192", {"scenario": "edit", "spacing": 192}),
+        ("tokens=3&fault=skip_replay&fault=drop_conv", {
+            "tokens": 3, "fault": ["skip_replay", "drop_conv"],
+        }),
+        ("scenario=fork&a=one&b=two&c=", {"scenario": "fork", "a": "one", "b": "two", "c": ""}),
+        ("scenario=fork&b=two", {"scenario": "fork", "b": "two"}),
+    ],
+)  # fmt: skip
+def test_links_made_before_still_mean_the_same(query, means):
+    assert read(query)[0] == settings(**means)
+
+
+def test_a_link_can_leave_out_a_third_prompt():
+    again, _ = read(LESSON.query(settings(scenario="fork", a="one", b="two", c=""), 0))
+    assert [p.text for p in scenario_of(again).prompts] == ["one", "two"]
 
 
 @pytest.mark.parametrize("name", list(RESTORE))
-def test_every_frame_of_every_example_can_be_drawn(name):
-    settings = rs.checked(name)
-    for step in range(page_run.last_step(settings) + 1):
-        at, picture, why, bar, tables, log = page_run.frame(settings, step, draw.ALL)
-        assert at == step
-        sentence = draw.esc(rs.recording(settings).steps[step].sentence)
-        assert sentence in why
-        assert sentence in bar
-        assert picture.count("<svg") == 3
-        assert tables.count("<table") == 4
-        assert log.count("<tr") == len(rs.recording(settings).events) + 1
+def test_an_example_sets_its_prompts_and_spacing_and_its_link_repeats_neither(name):
+    chosen = scenario_of(settings(scenario=name))
+    assert chosen.prompts == RESTORE[name].prompts
+    assert chosen.spacing == RESTORE[name].spacing
+    query = LESSON.query(settings(scenario=name), 0)
+    assert not re.search(r"\b(a|b|c)=", query)
+
+
+def test_choosing_an_example_keeps_the_switches_and_the_output_length():
+    now = settings(scenario="fork", tokens=3, fault=["drop_conv"], a="own").as_dict()
+    chosen = LESSON.chosen("edit", now)
+    assert chosen == settings(scenario="edit", tokens=3, fault=["drop_conv"])
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: read("scenario=%3Cscript%3E"), "use one of fan-out"),
+        (lambda: settings(spacing=100), "64, 128, 192, 256"),
+        (lambda: settings(tokens=33), "use 1 to 32"),
+        (lambda: settings(fault=["rm"]), "use some of skip_replay, drop_conv"),
+        (lambda: settings(a="x" * (MAX_PROMPT_TOKENS + 1)), "the limit is 768"),
+        (lambda: settings(a="é" * (MAX_PROMPT_TOKENS // 2 + 1)), "770 bytes"),
+        (lambda: LESSON.play(settings(a="", b="y")), "prompt A is empty"),
+        (lambda: read("step=-1"), "not a whole number"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_with_the_reason(call, says):
+    with pytest.raises(KdalabError, match=says):
+        call()
+
+
+def test_half_a_surrogate_pair_becomes_a_question_mark():
+    assert settings(a="a\ud800b")["a"] == "a?b"
+
+
+def test_what_an_open_page_keeps_is_small():
+    assert len(pickle.dumps(settings(**dict.fromkeys("abc", "x" * MAX_PROMPT_TOKENS)))) < 4_000
+
+
+@pytest.mark.parametrize("name", list(RESTORE))
+def test_a_page_opens_at_a_step_worth_looking_at(name):
+    film = LESSON.play(settings(scenario=name))
+    step = film.run.steps[film.opening]
+    assert step.request == film.run.scenario.prompts[-1].name
+    replays = [s.kind for s in film.run.steps if s.request == step.request]
+    assert step.kind in (("Replayed",) if "Replayed" in replays else ("CopiedOnWrite", "Matched"))
+
+
+def test_a_broken_rule_opens_at_its_damage():
+    film = LESSON.play(settings(fault=["skip_replay"]))
+    assert film.opening == film.last
+    assert film.run.measured[0].logits > 0.01
 
 
 def test_going_back_draws_what_going_forward_drew():
-    settings = rs.checked("fan-out")
-    last = page_run.last_step(settings)
-    forward = [page_run.frame(settings, i, draw.ALL) for i in range(last + 1)]
-    back = [page_run.frame(settings, i, draw.ALL) for i in range(last, -1, -1)]
-    assert forward == back[::-1]
+    film = LESSON.play(LESSON.default)
+    forward = [film.picture(i, "en") for i in range(film.last + 1)]
+    assert [film.picture(i, "en") for i in range(film.last, -1, -1)] == forward[::-1]
+    assert all(picture.count("<svg") == 3 for picture in forward)
 
 
-def test_the_log_filters_by_request():
-    settings = rs.checked("fork")
-    events = rs.recording(settings).events
-    log = page_run.frame(settings, 0, "B")[-1]
-    assert log.count("<tr") == 1 + sum(e.request == "B" for e in events)
-    assert page_run.frame(settings, 0, "nobody")[-1] == page_run.frame(settings, 0, draw.ALL)[-1]
-
-
-def test_the_step_bar_marks_restore_copy_checkpoint_and_eviction():
-    settings = rs.checked("pressure")
-    run = rs.recording(settings)
-    bar = _page.step_bar_html(run.steps, 0, "q=1")
-    for kind in ("restore", "snapshot", "evict", "finish"):
-        assert bar.count(f'class="{kind}') == sum(s.tone == kind for s in run.steps)
-    assert bar.count("data-step") == len(run.steps)
-    assert "<b>R</b> match or restore" in bar
-    assert "<b>R</b> 匹配或恢复" in _page.step_bar_html(run.steps, 0, "q=1", lang="zh")
-
-
-def test_a_page_without_a_notebook_says_so_and_names_no_other():
-    assert "jupyter lab notebooks/01_restore" in _page.notebook_html("restore")
-    assert "ipynb" not in _page.notebook_html("no such topic")
-    assert "no notebook for this page" in _page.notebook_html("no such topic")
-
-
-def test_a_step_bar_escapes_its_address():
-    run = rs.recording(rs.checked("again"))
-    assert '"><img' not in _page.step_bar_html(run.steps, 0, 'a="><img src=x>')
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_typed_prompt_is_said_to_be_one_and_shown_as_text(lang):
+    given = {"a": "<b>hello</b> one", "b": "<b>hello</b> two"}
+    film = LESSON.play(settings(**given))
+    picture = film.picture(film.opening, lang)
+    assert "<b>hello" not in picture
+    assert "&lt;b&gt;hello" in picture
+    assert film.own
+    assert not LESSON.play(LESSON.default).own
 
 
 @pytest.mark.parametrize("pick", ["node:2", "checkpoint:1", "active:0", "checkpoint:11", "node:99"])
 def test_a_pick_is_explained(pick):
-    run = rs.recording(rs.checked("fan-out"))
-    step = next(i for i, s in enumerate(run.steps) if s.kind == "CopiedOnWrite")
-    seen = draw.zoom(run, step, pick)
+    film = LESSON.play(LESSON.default)
+    step = film.first_of("CopiedOnWrite")
+    seen = film.pick(step, pick, "en")
     assert f"step {step}" in seen.title
-    matrix = draw.matrix_html(run, step, seen.slot, 0, 0)
-    assert ("<svg" in matrix) == (pick in ("node:2", "checkpoint:1"))
+    assert ("<svg" in seen.html) == (pick in ("node:2", "checkpoint:1"))
+
+
+def test_every_layer_and_head_of_a_picked_state_can_be_looked_at():
+    film = LESSON.play(LESSON.default)
+    layers, heads = film.run.states[0].values.shape[:2]
+    first = film.pick(film.opening, "node:2", "en").html
+    offered = re.findall(r'data-pick="(node:2/[\d.]+)"', first)
+    assert len(offered) == layers * heads
+    for name in offered:
+        layer, head = name.split("/")[1].split(".")
+        seen = film.pick(film.opening, name, "en").html
+        assert f"KDA layer {layer}, head {head}</text>" in seen
+        assert seen.count('aria-pressed="true"') == 1
+    assert film.pick(film.opening, "node:2/99.x", "en") is not None  # clipped, not an error
+
+
+@pytest.mark.parametrize("lang", [x for x in LANGUAGES if x != "en"])
+def test_a_picked_state_is_spoken_of_in_the_reader_s_language(lang):
+    film = LESSON.play(LESSON.default)
+    html = film.pick(film.opening, "node:2", lang).html
+    names = re.findall(r"<title>([^<]*)</title>", html)
+    assert len(names) == 32 * 32
+    assert all(re.search("[一-鿿가-힣]", n) for n in names)
+    assert "KDA layer" not in html
 
 
 @pytest.mark.parametrize(
     "pick", ["", "node:", "node:-1", "node:1x", "<b>:1", "page:1", "node:9999999"]
 )
 def test_a_pick_that_is_none_is_refused(pick):
-    run = rs.recording(rs.checked("fan-out"))
+    film = LESSON.play(LESSON.default)
+    assert film.pick(5, pick, "en") is None
     with pytest.raises(KdalabError, match="cannot be looked at"):
-        draw.zoom(run, 5, pick)
-
-
-def test_wrong_input_becomes_a_message_not_a_traceback():
-    with pytest.raises(gr.Error, match="unknown scenario"):
-        page_run.guard(page_run.run_controls, "nope", "", "", "", None, 8, [])
-
-
-def test_the_code_section_shows_the_code_that_runs():
-    from demos._restore_reading import CODE
-
-    page = html.unescape(_page.code_html(CODE))
-    assert "def lookup(self, key: PrefixKey) -> Lookup:" in page
-    assert "kdalab/cache/radix.py" in page
-
-
-def test_each_page_has_one_public_address_and_it_is_named(client):
-    named = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
-    assert sorted(named) == sorted(f"/{page.slug}" for page in app.pages())
-    names = [p["parameter_name"] for p in named["/restore"]["parameters"]]
-    assert names == ["scenario", "a", "b", "c", "spacing", "tokens", "faults"]
-
-
-def test_a_script_gets_the_numbers_of_the_page(client):
-    answer = client.predict(scenario="fan-out", **DEFAULTS, api_name="/restore")
-    run = rs.recording(rs.checked("fan-out"))
-    assert [s["sentence"] for s in answer["steps"]] == [s.sentence for s in run.steps]
-    assert len(answer["events"]) == len(run.events)
-    (measured,) = answer["measured"]
-    assert (measured["restore"], measured["logits"], measured["first_difference"]) == (192, 0, None)
-    json.dumps(answer)
-
-
-def test_a_script_sees_what_a_fault_breaks(client):
-    arguments = DEFAULTS | {"faults": ["skip_replay"]}
-    answer = client.predict(scenario="fan-out", **arguments, api_name="/restore")
-    assert answer["measured"][0]["logits"] > 0.01
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"tokens": 10_000}, "use 1 to 32"),
-        ({"spacing": 65}, "64, 128, 192, 256"),
-        ({"a": "x" * 5_000, "b": "y"}, "Shorten it"),
-        ({"faults": ["all"]}, "known: skip_replay"),
-    ],
-)
-def test_the_server_checks_every_number_again(client, change, says):
-    with pytest.raises(Exception, match=says):
-        client.predict(scenario="fan-out", **(DEFAULTS | change), api_name="/restore")
-
-
-def test_pages_share_nothing_and_serve_no_files():
-    options = _page.launch_options()
-    assert options["share"] is False
-    assert options["ssr_mode"] is False
-    assert options["allowed_paths"] == []
-    assert "http" not in options["head"].replace("http://www.w3.org", "")
-
-
-def test_every_page_has_an_address_a_question_and_a_sentence():
-    listed = app.pages()
-    assert len({p.slug for p in listed}) == len(listed)
-    for page in listed:
-        for lang in LANGUAGES:
-            assert t(lang, f"{page.slug}.question").endswith(("?", "？"))
-            assert page.title(lang)
+        draw.zoom(film.run, 5, pick)

@@ -1,23 +1,22 @@
-"""The restore page's parts as HTML: each a pure function of a recording and a step."""
+"""A recorded run's parts as HTML: each a pure function of a recording and a step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from kdalab.engine.events import Event
 from kdalab.errors import KdalabError
 from kdalab.lessons import Recording
+from kdalab.phrases import say
 from kdalab.units import format_bytes
-from kdalab.viz.css import hue_class
 from kdalab.viz.prompt import prompt_svg
 from kdalab.viz.slots import slots_svg
 from kdalab.viz.state_matrix import state_matrix_svg
 from kdalab.viz.svg import TokenAxis, esc
-from kdalab.viz.tables import Table, node_table, pool_table, request_table, table_html
+from kdalab.viz.tables import Table, table_html
 from kdalab.viz.tree import node_text, tree_svg
 from kdalab.viz.why import format_difference, why_html
-
-ALL = "all requests"
 
 
 def picture_html(run: Recording, step: int) -> str:
@@ -75,18 +74,6 @@ def why_panel(run: Recording, step: int) -> str:
     )
 
 
-def tables_html(run: Recording, step: int) -> str:
-    """The numbers of the picture, and the measurement, as tables."""
-    view = run.view(step)
-    tables = [
-        request_table(view),
-        node_table(view, run.page_bytes, run.checkpoint_bytes),
-        pool_table(view, run.page_bytes, run.checkpoint_bytes),
-        measured_table(run),
-    ]
-    return "<br>".join(table_html(t) for t in tables)
-
-
 def measured_table(run: Recording) -> Table:
     """Max |difference| between each restored run and its cold run."""
     return Table(
@@ -107,33 +94,6 @@ def measured_table(run: Recording) -> Table:
             for m in run.measured
         ),
     )  # fmt: skip
-
-
-def log_html(run: Recording, step: int, request: str = ALL) -> str:
-    """The event log, the events of this step marked; ``request`` filters."""
-    last = run.steps[step].event_index
-    first = run.steps[step - 1].event_index if step else 0
-    rows = [
-        (index, event)
-        for index, event in enumerate(run.events)
-        if request == ALL or event.request == request
-    ]
-    table = Table(
-        f"{len(rows):,} events; those of this step are marked",
-        ("no.", "request", "event", "what happened"),
-        tuple((index, e.request or "none", e.name, e.sentence()) for index, e in rows),
-    )
-    here = [row for row, (index, _) in enumerate(rows) if first <= index < last]
-    return f'<div class="kd-log">{table_html(table, here)}</div>'
-
-
-def bytes_html(run: Recording) -> str:
-    """How long the prompts are: one byte is one token."""
-    parts = [f"{esc(name)}: {len(tokens):,} bytes" for name, tokens in run.texts.items()]
-    return (
-        f'<div class="kd-bytes">{" · ".join(parts)} · one byte is one token · '
-        f"engine ran {run.seconds:.2f} s, every rule checked after every step</div>"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,21 +156,38 @@ def zoom(run: Recording, step: int, pick: str) -> Zoom:
     return Zoom(title, _facts(facts), index)
 
 
-def matrix_html(run: Recording, step: int, slot: int | None, layer: int, head: int) -> str:
-    """The recurrent state in checkpoint ``slot``, one layer and head of it."""
-    image = run.image(slot, step) if slot is not None else None
+def matrix_html(
+    run: Recording,
+    step: int,
+    slot: int,
+    thing: str,
+    layer: int = 0,
+    head: int = 0,
+    lang: str = "en",
+) -> str:
+    """The recurrent state in checkpoint ``slot``, one layer and head of it, and the way to others.
+
+    ``thing`` is what was picked ("node:3"); "node:3/1.0" is the same at layer 1, head 0.
+    """
+    image = run.image(slot, step)
     if image is None:
-        return '<p class="kd-note">Pick a node or checkpoint with a state to see its matrix.</p>'
-    layer = min(max(int(layer), 0), image.values.shape[0] - 1)
-    head = min(max(int(head), 0), image.values.shape[1] - 1)
+        return f'<p class="kd-note">{esc(say(lang, "No state is kept there at this step."))}</p>'
+    layers, heads = image.values.shape[:2]
+    layer, head = min(max(layer, 0), layers - 1), min(max(head, 0), heads - 1)
     caption = f"Checkpoint {image.slot}, boundary {image.boundary:,}"
-    shown = state_matrix_svg(image.values, layer, head, caption=caption)
-    return f'<div class="kd-scroll">{shown}</div>'
-
-
-def letter_html(run: Recording, name: str) -> str:
-    """A request's letter in its hue."""
-    return f'<span class="kd-letter {hue_class(list(run.texts).index(name))}">{esc(name)}</span>'
+    spoken = partial(say, lang)
+    shown = state_matrix_svg(image.values, layer, head, caption=caption, say=spoken)
+    chips = "".join(
+        f'<button type="button" data-pick="{esc(thing)}/{a}.{b}" '
+        f'aria-pressed="{"true" if (a, b) == (layer, head) else "false"}" '
+        f'title="{esc(spoken(f"KDA layer {a}, head {b}"))}">{a}.{b}</button>'
+        for a in range(layers)
+        for b in range(heads)
+    )
+    return (
+        f'<p class="kd-chips"><span>{esc(spoken("KDA layer and head"))}</span> {chips}</p>'
+        f'<div class="kd-scroll" id="kd-matrix">{shown}</div>'
+    )
 
 
 def events_of(run: Recording) -> list[dict[str, object]]:
