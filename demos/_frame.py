@@ -8,10 +8,10 @@ from typing import Any
 
 import gradio as gr
 
-from demos import _page
+from demos import _opening, _page
 from demos._controls import Settings
 from demos._layout import Parts, frame_at, labels, layout, ordered, whole_run
-from demos._lesson import Lesson, guard, joined, numbers_of, read_link
+from demos._lesson import Lesson, can_follow, guard, joined, numbers_of, read_link
 from demos._nav import Listed
 from demos._text import language_of, t
 from kdalab.words import LANGUAGES
@@ -35,6 +35,11 @@ def build(lesson: Lesson, pages: Sequence[Listed], page: gr.Blocks | None = None
     parts = layout(lesson, pages)
     _wire_steps(lesson, parts)
     _wire_runs(lesson, pages, parts, page)
+
+    def opening() -> Any:
+        return whole_run(lesson, lesson.default, None, ("en", ""))
+
+    _opening.later(page, lesson.slug, opening, parts.shown, parts.drawn)
     numbers = numbers_of(lesson)
     gr.api(numbers, api_name=lesson.slug, concurrency_id="play", concurrency_limit=2)
     return page
@@ -92,10 +97,9 @@ def _wire_steps(lesson: Lesson, parts: Parts) -> None:
         label = f"{t(lang[0], 'common.fold-zoom')}: {seen.title}"
         return gr.Accordion(label=label, open=True), seen.html
 
-    if "zoom" in parts.folds:
-        where = [parts.settings, parts.step, parts.lang]
-        for picked in (parts.picture, parts.zoom):  # what is zoomed into may offer more
-            picked.select(pick, where, [parts.folds["zoom"], parts.zoom], **_STEP)
+    where = [parts.settings, parts.step, parts.lang]
+    for picked in (parts.picture, parts.zoom):  # what is zoomed into may offer more
+        picked.select(pick, where, [parts.folds["zoom"], parts.zoom], **_STEP)
 
     def as_json(now: Settings) -> str:
         film = lesson.play(now)
@@ -154,12 +158,14 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
     # In two events, and only the second, which a plain address never raises, writes into the
     # controls: even a skipped output would put back the old text of a box that a reader had begun
     # to type into while the page was loading.
-    def look(http: gr.Request) -> Any:
+    def look(drawn: str, http: gr.Request) -> Any:
         query, lang = joined(http.query_params.multi_items()), language_of(http)
         keys = {"step", "lang", *(c.key for c in lesson.controls)}
-        if lang == "en" and not keys & set(query):
-            return gr.skip()
-        return query, lang
+        follows = lang != "en" or bool(keys & set(query))
+        link = (query, lang) if follows else gr.skip()
+        if drawn == _opening.DRAWN or (follows and can_follow(lesson, query)):
+            return link, *(gr.skip(),) * len(parts.shown)
+        return link, *whole_run(lesson, lesson.default, None, ("en", ""))
 
     def follow(link: tuple[dict[str, str], str] | None) -> Any:
         if link is None:
@@ -171,5 +177,7 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
         return *labels(lesson, pages, settings, lang), *whole_run(lesson, settings, step, lang)
 
     link = gr.State(None)
-    page.load(look, None, link, show_progress="hidden", api_visibility="private")
+    page.load(
+        look, parts.drawn, [link, *parts.shown], show_progress="hidden", api_visibility="private"
+    )
     link.change(follow, link, spoken, show_progress="hidden", api_visibility="private")

@@ -13,6 +13,7 @@ from demos._controls import Control, Settings
 from demos._film import Row, log_html, tables_html
 from demos._lesson import Lesson, clipped
 from demos._nav import Listed, nav_html
+from demos._opening import drawn_box
 from demos._text import t
 from kdalab.phrases import say_html
 from kdalab.viz.legend import legend_html
@@ -47,6 +48,7 @@ class Parts:
     save: gr.Button
     copy: gr.Button
     blob: gr.Textbox
+    drawn: gr.Textbox  # see _opening
 
     @property
     def frame(self) -> list[Any]:
@@ -60,8 +62,9 @@ class Parts:
 
     @property
     def shown(self) -> list[Any]:
-        """Outputs of ``_show``: a whole new run."""
-        return [self.settings, self.request, self.zoom, *self.plots, *self.frame]
+        """Outputs of ``whole_run``."""
+        has = [self.bar.row, self.folds["zoom"], self.folds["log"]]
+        return [self.settings, self.request, self.zoom, *self.plots, *has, *self.frame]
 
     @property
     def labelled(self) -> list[Any]:
@@ -120,6 +123,9 @@ def whole_run(lesson: Lesson, settings: Settings, step: int | None, lang: tuple[
         gr.Dropdown(names, value="", label=t(lang[0], "common.show")),
         _note(t(lang[0], "common.pick")),
         *film.figures(lang[0]),
+        gr.Row(visible=film.last > 0),
+        gr.Accordion(visible="data-pick" in film.picture(film.opening, "en")),
+        gr.Accordion(visible=bool(film.log("en"))),
         *frame_at(lesson, settings, film.opening if step is None else step, lang, ""),
     )
 
@@ -182,11 +188,8 @@ def ordered(lesson: Lesson) -> list[Control]:
 
 
 def _folds(lesson: Lesson) -> list[str]:
-    """Which sections this page has."""
-    film = lesson.play(lesson.default)
+    """Which sections this page has; a run without events hides its log, and so on."""
     missing = {
-        "zoom": not lesson_can_pick(lesson),
-        "log": not film.log("en"),
         "terms": not lesson.terms,
         "code": not lesson.code,
         "next": not lesson.next,
@@ -194,26 +197,16 @@ def _folds(lesson: Lesson) -> list[str]:
     return [name for name in _FOLDS if not missing.get(name, False)]
 
 
-def lesson_can_pick(lesson: Lesson) -> bool:
-    """Whether something in the page's opening picture can be picked."""
-    film = lesson.play(lesson.default)
-    return "data-pick" in film.picture(film.opening, "en")
-
-
 # -- components ------------------------------------------------------------------------------
 
 
 def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
-    """Every component, with a finished run already drawn."""
-    now, lang = lesson.default, ("en", "")
-    film = lesson.play(now)
-    at, picture_html, why_html, bar_html, tables, log_text = frame_at(
-        lesson, now, film.opening, lang, ""
-    )
+    """Every component; what a run shows in them comes with ``whole_run``."""
+    lang = ("en", "")
     about, terms, code, study, after, legend_text = _words(lesson, pages, *lang)
     names = _folds(lesson)
 
-    settings, step, language = gr.State(now), gr.State(at), gr.State(lang)
+    settings, step, language = gr.State(lesson.default), gr.State(0), gr.State(lang)
     with gr.Row(elem_classes="kd-top"):
         nav = _page.block(nav_html(pages, lesson.slug, *lang))
         chooser = gr.Dropdown(
@@ -228,10 +221,10 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
     heading = _page.block(_heading(lesson, "en"))
     with gr.Row():
         with gr.Column(scale=2, min_width=320):
-            picture = _page.picture(picture_html)
+            picture = _page.picture("")
         with gr.Column(scale=1, min_width=300):
-            why = _page.block(why_html, elem_id="kd-why")
-    bar = _page.step_bar(bar_html, visible=film.last > 0)
+            why = _page.block("", elem_id="kd-why")
+    bar = _page.step_bar("")
     legend = _page.block(legend_text, elem_id="kd-legend", visible=lesson.legend)
     with gr.Row(equal_height=True, visible=bool(lesson.row)):
         row = [c.component(lesson.slug) for c in lesson.row]
@@ -241,14 +234,11 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
         with gr.Row():
             texts = [c.component(lesson.slug) for c in lesson.texts]
         run = gr.Button(t("en", "common.run"), variant="primary", elem_id="kd-run", scale=0)
-    plots = [
-        gr.Plot(figure, show_label=False, elem_id=f"kd-plot-{i}")
-        for i, figure in enumerate(film.figures("en"))
-    ]
+    plots = [gr.Plot(show_label=False, elem_id=f"kd-plot-{i}") for i in range(lesson.figures)]
     note = _page.block(about)
     folds: dict[str, gr.Accordion] = {}
     boxes: dict[str, gr.HTML] = {}
-    inside = {"table": tables, "log": log_text, "terms": terms, "code": code, "study": study,
+    inside = {"table": "", "log": "", "terms": terms, "code": code, "study": study,
               "next": after, "zoom": _note(t("en", "common.pick"))}  # fmt: skip
     request = None
     for name in _FOLDS:
@@ -257,7 +247,7 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
             elem_id=f"kd-fold-{name}",
         ) as fold:  # fmt: skip
             if name == "log":
-                choices = [(t("en", "common.everyone"), ""), *((r, r) for r in film.requests)]
+                choices = [(t("en", "common.everyone"), "")]
                 request = gr.Dropdown(
                     choices, value="", label=t("en", "common.show"), min_width=160, scale=0
                 )
@@ -275,7 +265,7 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
     return Parts(
         settings, step, language, nav, chooser, heading, picture, why, bar,
         [*row, *broken, *texts], run, plots, folds, boxes["table"], boxes["zoom"], request,
-        boxes["log"], words, save, copy, gr.Textbox(visible="hidden"),
+        boxes["log"], words, save, copy, gr.Textbox(visible="hidden"), drawn_box(),
     )  # fmt: skip
 
 

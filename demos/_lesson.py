@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import gradio as gr
@@ -25,6 +24,7 @@ from demos._controls import (
     step_of_link,
 )
 from demos._film import Film
+from demos._kept import Kept
 from demos._text import t
 from kdalab.errors import InvariantError, KdalabError
 
@@ -67,7 +67,7 @@ class Lesson:
     next: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_kept", lru_cache(maxsize=32)(self.film))
+        object.__setattr__(self, "_kept", Kept(self.film, 32))
 
     @property
     def default(self) -> Settings:
@@ -76,7 +76,7 @@ class Lesson:
 
     def play(self, settings: Settings) -> Film:
         """The film of these settings; the same settings give the same film, so it is kept."""
-        kept: Callable[[Settings], Film] = self._kept  # type: ignore[attr-defined]
+        kept: Kept[Settings, Film] = self._kept  # type: ignore[attr-defined]
         return kept(settings)
 
     def settings(self, given: dict[str, Any]) -> Settings:
@@ -187,3 +187,12 @@ def read_link(lesson: Lesson, query: dict[str, str]) -> tuple[Settings, int | No
     known = {c.key for c in lesson.controls}
     given = {key: value for key, value in query.items() if key in known}
     return lesson.settings(given), step_of_link(query.get("step"))
+
+
+def can_follow(lesson: Lesson, query: dict[str, str]) -> bool:
+    """Whether the page can show what an address asks for."""
+    try:
+        lesson.play(read_link(lesson, query)[0])
+    except (KdalabError, InvariantError):
+        return False
+    return True

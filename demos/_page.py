@@ -30,8 +30,9 @@ DOWNLOAD_JS = _look.static("download.js")
 
 @dataclass(frozen=True, slots=True)
 class StepBar:
-    """The buttons, the slider with its marks, and the clock that plays."""
+    """The row of buttons, the slider with its marks, and the clock that plays."""
 
+    row: gr.Row
     first: gr.Button
     back: gr.Button
     play: gr.Button
@@ -58,7 +59,7 @@ def picture(value: str, elem_id: str = "kd-picture") -> gr.HTML:
 
 def step_bar(value: str, visible: bool = True) -> StepBar:
     """First, back, play, forward, last; the slider under them."""
-    with gr.Row(elem_classes="kd-step-buttons", visible=visible):
+    with gr.Row(elem_classes="kd-step-buttons", visible=visible) as row:
         first = gr.Button("« First", size="sm", elem_id="kd-first")
         back = gr.Button("‹ Back", size="sm", elem_id="kd-back")
         play = gr.Button(PLAY, size="sm", elem_id="kd-play")
@@ -66,7 +67,7 @@ def step_bar(value: str, visible: bool = True) -> StepBar:
         last = gr.Button("Last »", size="sm", elem_id="kd-last")
     bar = block(value, js_on_load=_look.static("stepbar.js"), elem_id="kd-stepbar")
     # Without steps the bar still carries the address, in its data-query.
-    return StepBar(first, back, play, forward, last, bar, gr.Timer(1.4, active=False))
+    return StepBar(row, first, back, play, forward, last, bar, gr.Timer(1.4, active=False))
 
 
 class Marked(Protocol):
@@ -180,7 +181,11 @@ def build_lesson(lesson: Any, page: gr.Blocks | None) -> gr.Blocks:
 
 def launch_alone(page: gr.Blocks) -> None:
     """Open one page by itself on http://127.0.0.1:7860 (or the port in GRADIO_SERVER_PORT)."""
-    page.launch(server_name="127.0.0.1", **launch_options())
+    from demos import _opening
+
+    page.launch(server_name="127.0.0.1", prevent_thread_lock=True, **launch_options())
+    _opening.start(page)
+    page.block_thread()
 
 
 def _code_spans(text: str) -> str:

@@ -6,9 +6,9 @@ from typing import Any
 
 import gradio as gr
 
-from demos import _page, restore
+from demos import _opening, _page, restore
 from demos._nav import cards_html, nav_html
-from demos._page import launch_options
+from demos._page import launch_options as launch_options
 from demos._pages import Page, listed
 from demos._text import language_of, t
 from kdalab.viz.svg import esc
@@ -28,11 +28,26 @@ def build_app() -> gr.Blocks:
     with gr.Blocks(title="KDALab", fill_width=True) as app:
         gr.Navbar(visible=False)
         _home(app)
-    for page in found:
-        with app.route(page.title("en"), f"/{page.slug}"):
+        for page in found:
+            _route(app, page)
             gr.Navbar(visible=False)
             page.module.build(app)
     return app
+
+
+def draw_pages(app: gr.Blocks, first: str = "") -> None:
+    """Draw what the pages open with, in a thread, the page ``first`` before the others."""
+    _opening.start(app, first)
+
+
+def _route(app: gr.Blocks, page: Page) -> None:
+    """What follows stands under ``/<slug>``.
+
+    As ``with app.route(...)``, in the one context of the whole app: each context that is left
+    writes out every component so far and builds a server, which took most of the hub's start.
+    """
+    app.pages.append((page.slug, page.title("en"), True))
+    app.current_page = page.slug
 
 
 def _home(app: gr.Blocks) -> None:
@@ -48,30 +63,37 @@ def _home(app: gr.Blocks) -> None:
             min_width=110,
             scale=0,
         )
-    parts = [_page.block(text) for text in _front("en", "")]
+    parts = [_page.block(text) for text in _words("en", "")]
+    teaser, drawn = _page.block(""), _opening.drawn_box()
+    _opening.later(app, "", lambda: [_teaser("en", "")], [teaser], drawn)
 
     def speak(code: str) -> tuple[Any, ...]:
         lang = code if code in LANGUAGES else "en"
         label = gr.Dropdown(value=lang, label=t(lang, "common.language"))
         return label, nav_html(listed(), "", lang, lang), *_front(lang, lang)
 
-    outputs = [chooser, nav, *parts]
+    outputs = [chooser, nav, *parts, teaser]
     chooser.input(speak, chooser, outputs, **_QUIET)
 
-    def look(http: gr.Request) -> tuple[Any, ...]:
+    def look(ready: str, http: gr.Request) -> tuple[Any, ...]:
         lang = language_of(http)
         chosen = lang if http.query_params.get("lang") in LANGUAGES else ""
         if lang == "en" and not chosen:
-            return (gr.skip(),) * len(outputs)
+            last = gr.skip() if ready == _opening.DRAWN else _teaser("en", "")
+            return *(gr.skip(),) * (len(outputs) - 1), last
         label = gr.Dropdown(value=lang, label=t(lang, "common.language"))
         return label, nav_html(listed(), "", lang, chosen), *_front(lang, chosen)
 
-    app.load(look, None, outputs, **_QUIET)
+    app.load(look, drawn, outputs, **_QUIET)
 
 
 def _front(lang: str, chosen: str) -> list[str]:
+    return [*_words(lang, chosen), _teaser(lang, chosen)]
+
+
+def _words(lang: str, chosen: str) -> list[str]:
     heading = _page.heading_html(t(lang, "home.question"), t(lang, "home.sentence"))
-    return [heading, cards_html(listed(), lang, chosen), _teaser(lang, chosen)]
+    return [heading, cards_html(listed(), lang, chosen)]
 
 
 def _teaser(lang: str, chosen: str) -> str:
@@ -88,4 +110,4 @@ def _teaser(lang: str, chosen: str) -> str:
 
 
 if __name__ == "__main__":
-    build_app().launch(server_name="127.0.0.1", **launch_options())
+    _page.launch_alone(build_app())

@@ -48,6 +48,7 @@ def serving(port: int | None = None) -> Iterator[str]:
         quiet=True,
         **app.launch_options(),
     )
+    app.draw_pages(blocks)
     try:
         yield url.rstrip("/")
     finally:

@@ -50,6 +50,7 @@ def command(
         )
     except OSError as error:
         refuse(f"cannot listen on {shown}:{port}: {error}", error)
+    app.draw_pages(blocks, slug)
     typer.echo(f"KDALab is open on {where}  (Ctrl+C ends it)")
     blocks.block_thread()
 

@@ -1,0 +1,132 @@
+"""Pages are built empty, drawn in a thread or by their first visitor, and each run is made once."""
+
+from __future__ import annotations
+
+import threading
+
+import gradio as gr
+import pytest
+
+from demos import _opening, _page, _pages
+from demos._kept import Kept
+from demos._layout import frame_at
+from kdalab.errors import KdalabError
+
+
+def test_what_two_ask_for_at_once_is_made_once_and_both_get_it():
+    made, go = [], threading.Event()
+
+    def make(key):
+        made.append(key)
+        assert go.wait(10)
+        return key * 2
+
+    kept, got = Kept(make), []
+    threads = [threading.Thread(target=lambda: got.append(kept("a"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert not kept.has("a")
+    go.set()
+    for thread in threads:
+        thread.join(10)
+    assert got == ["aa"] * 4
+    assert made == ["a"]
+    assert kept.has("a")
+
+
+def test_what_raises_is_not_kept():
+    answers = iter([KdalabError("no"), None])
+
+    def make(key):
+        error = next(answers)
+        if error:
+            raise error
+        return key
+
+    kept = Kept(make)
+    with pytest.raises(KdalabError):
+        kept(1)
+    assert kept(1) == 1
+
+
+def test_the_oldest_goes_first_and_use_keeps_young():
+    made = []
+    kept = Kept(lambda key: made.append(key) or key, limit=2)
+    for key in (1, 2, 1, 3, 1, 2):
+        assert kept(key) == key
+    assert made == [1, 2, 3, 2]
+
+
+@pytest.fixture(scope="module")
+def app():
+    from demos import app
+
+    return app.build_app()
+
+
+def shown(app, slug, elem_id):
+    """A component as a visitor of ``slug`` gets it."""
+    on_page = set(app.config["page"][slug]["components"])
+    (props,) = [
+        c["props"]
+        for c in app.config["components"]
+        if c["id"] in on_page and c["props"].get("elem_id") == elem_id
+    ]
+    return props
+
+
+def test_building_plays_nothing_and_drawing_fills_every_page(app):
+    lessons = [p.module.LESSON for p in _pages.listed() if hasattr(p.module, "LESSON")]
+    slug = lessons[0].slug
+    assert not shown(app, slug, "kd-picture").get("value")
+    _opening.draw_all(app, first=lessons[-1].slug)
+    for lesson in lessons:
+        film = lesson.play(lesson.default)
+        at = film.opening
+        _, picture, why, bar, _, _ = frame_at(lesson, lesson.default, at, ("en", ""), "")
+        assert shown(app, lesson.slug, "kd-picture")["value"] == picture
+        assert shown(app, lesson.slug, "kd-why")["value"] == why
+        assert shown(app, lesson.slug, "kd-stepbar")["value"] == bar
+        for index in range(lesson.figures):
+            assert shown(app, lesson.slug, f"kd-plot-{index}")["value"]["type"] == "plotly"
+        picked = shown(app, lesson.slug, "kd-fold-zoom")["visible"]
+        assert picked == ("data-pick" in picture)
+
+
+def test_pages_stand_as_gradio_s_own_routes_do(app):
+    with gr.Blocks() as other:
+        gr.HTML("")
+    for page in _pages.listed():
+        with other.route(page.title("en"), f"/{page.slug}"):
+            gr.HTML("")
+    assert app.pages[1:] == other.pages[1:]
+    found = [set(app.config["page"][page.slug]["components"]) for page in _pages.listed()]
+    assert all(found)
+    assert len(set.union(*found)) == sum(map(len, found))
+
+
+def test_a_page_that_nobody_drew_is_drawn_when_it_is_opened(client_of):
+    lesson = next(p.module.LESSON for p in _pages.listed() if hasattr(p.module, "LESSON"))
+    page = _page.build_lesson(lesson, None)
+    look = next(fn.fn for fn in page.fns.values() if getattr(fn.fn, "__name__", "") == "look")
+    drawn = look("", client_of(""))
+    film = lesson.play(lesson.default)
+    assert film.picture(film.opening, "en") in drawn
+    skipped = look(_opening.DRAWN, client_of(""))
+    assert film.picture(film.opening, "en") not in skipped
+    follows = look("", client_of("step=1"))
+    assert film.picture(film.opening, "en") not in follows  # the link's own event draws it
+    broken = look("", client_of("step=x"))
+    assert film.picture(film.opening, "en") in broken
+
+
+@pytest.fixture
+def client_of():
+    from urllib.parse import parse_qsl
+
+    class Visit:
+        def __init__(self, query):
+            self.query_params = dict(parse_qsl(query))
+            self.headers = {}
+
+    return Visit
