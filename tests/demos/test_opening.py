@@ -122,11 +122,10 @@ def test_a_page_that_nobody_drew_is_drawn_when_it_is_opened(client_of):
 
 @pytest.fixture
 def client_of():
-    from urllib.parse import parse_qsl
 
     class Visit:
         def __init__(self, query):
-            self.query_params = dict(parse_qsl(query))
+            self.query_params = QueryParams(query)
             self.headers = {}
 
     return Visit
