@@ -123,6 +123,8 @@ def test_a_page_that_nobody_drew_is_drawn_when_it_is_opened(client_of):
 @pytest.fixture
 def client_of():
 
+    from starlette.datastructures import QueryParams
+
     class Visit:
         def __init__(self, query):
             self.query_params = QueryParams(query)
