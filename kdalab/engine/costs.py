@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kdalab.cache import PrefillFlops, Retention
+from kdalab.cache import BlockRetention, Marconi, PrefillFlops, Retention
 from kdalab.spec import spec_from_hf_config
 
 if TYPE_CHECKING:
@@ -19,5 +19,15 @@ def with_costs(retention: Retention, model: HybridModel, pools: Pools) -> Retent
     """
     if not retention.asks_for_costs:
         return retention
-    flops = PrefillFlops.of(spec_from_hf_config(model.config.to_hf()))
-    return retention.bound(flops, pools.page_bytes, pools.checkpoint_bytes)
+    return retention.bound(_flops(model), pools.page_bytes, pools.checkpoint_bytes)
+
+
+def block_costed(retention: BlockRetention, model: HybridModel, block_bytes: int) -> BlockRetention:
+    """The same for blocks of ``block_bytes``."""
+    if not isinstance(retention.order, Marconi):
+        return retention
+    return retention.bound(_flops(model), block_bytes)
+
+
+def _flops(model: HybridModel) -> PrefillFlops:
+    return PrefillFlops.of(spec_from_hf_config(model.config.to_hf()))

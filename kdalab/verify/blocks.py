@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kdalab.cache import PrefixKey
+from kdalab.cache import BlockRetention, Lru, Marconi, PrefixKey
 from kdalab.engine import Engine, EngineConfig, Request
 from kdalab.engine import events as ev
 from kdalab.engine.block import BlockEngine, BlockEngineConfig, fold
@@ -64,7 +64,7 @@ def block_claims(cases: int, seed: int, progress: Progress | None = None) -> lis
         ("padded blocks", lambda c: {"layout": "padded", **_coarse(c)}),
         ("packed blocks", lambda c: {"layout": "packed", **_coarse(c)}),
         ("hits inside a block", _fine),
-        ("retention None, 0 and N", _retaining),
+        ("retention None, 0 and N, LRU and FLOP-aware", _retaining),
         ("cache mode all", lambda c: {"mode": "all", "retention": None, **_coarse(c)}),
     ]
     claims = [_exact(name, model, cases, seed, features, progress) for name, features in rows]
@@ -90,11 +90,13 @@ def _fine(chance: random.Random) -> dict[str, Any]:
 
 
 def _retaining(chance: random.Random) -> dict[str, Any]:
+    orders: list[Lru | Marconi] = [Lru(), Marconi(0.5), Marconi(2.0)]
+    interval = chance.choice([None, 0, 64, 128, 192])
     return {
         "attention_block": 64,
         "state_block": 64,
         "layout": "packed",
-        "retention": chance.choice([None, 0, 64, 128, 192]),
+        "retention": BlockRetention(interval, chance.choice(orders)),
     }
 
 

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kdalab.cache import Bytes
+from kdalab.cache import BlockRetention, Bytes, Lru, Marconi
 from kdalab.engine.block import BlockEngine
 from kdalab.engine.block.view import apply
 from kdalab.errors import KdalabError
@@ -38,6 +38,7 @@ class BlockEngineMachine(RuleBasedStateMachine):
         units=st.integers(1, 4),
         attention=st.sampled_from([1, 1, 2]),
         interval=st.sampled_from([None, 0, 1]),
+        alpha=st.sampled_from([None, None, 0.0, 1.5]),
         kernel=st.sampled_from([0, 64]),
         drafts=st.sampled_from([0, 0, 3]),
         eagle=st.sampled_from([None, True]),
@@ -52,6 +53,7 @@ class BlockEngineMachine(RuleBasedStateMachine):
         units: int,
         attention: int,
         interval: int | None,
+        alpha: float | None,
         kernel: int,
         drafts: int,
         eagle: bool | None,
@@ -67,7 +69,10 @@ class BlockEngineMachine(RuleBasedStateMachine):
             state_block=block,
             attention_block=attention * block,
             unit=64 if aligned else None,
-            retention=interval and interval * attention * block,
+            retention=BlockRetention(
+                interval and interval * attention * block,
+                Lru() if alpha is None else Marconi(alpha),
+            ),
             kernel_grid=kernel if aligned else 0,
             draft_tokens=drafts,
             eagle=eagle,

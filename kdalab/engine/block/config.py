@@ -30,8 +30,10 @@ class BlockEngineConfig:
     fineness of hashes and hits (vLLM's ``--prefix-match-unit``), by default their gcd.
 
     States: ``mode`` says where they are kept, ``retention`` which of them stay (None: all; 0:
-    those that a lookup can reach; N: also every N tokens). ``kernel_grid`` is the grid on which a
-    prefill leaves a state in the middle of a chunk (0: not at all, chunks end there instead).
+    those that a lookup can reach; N: also every N tokens) and which cached block goes first: also
+    a ``BlockRetention``, or its text ("dense", "0", "8192", "marconi:0.5+0"). ``kernel_grid`` is
+    the grid on which a prefill leaves a state in the middle of a chunk (0: not at all, chunks end
+    there instead).
 
     ``chunk_tokens`` is how many prompt tokens one step may prefill, over all requests, floored
     to the cell. ``draft_tokens`` are proposed by ``drafter`` and verified in one step (0: off);

@@ -19,6 +19,7 @@ from kdalab.cache import (
 )
 from kdalab.engine.block.config import BlockEngineConfig, off_the_grid
 from kdalab.engine.config import CELL
+from kdalab.engine.costs import block_costed
 from kdalab.engine.pools import machine_bytes
 from kdalab.errors import KdalabError
 from kdalab.memory.blocks import ALIGNMENT
@@ -92,7 +93,7 @@ def make_plan(model: HybridModel, config: BlockEngineConfig) -> BlockPlan:
         n_blocks,
         unit=config.unit,
         mode=CacheMode(config.mode),
-        retention=config.kept,
+        retention=block_costed(config.kept, model, stride),
         speculative=config.drops_unit,
         kernel_grid=config.kernel_grid,
         block_bytes=stride,
