@@ -80,8 +80,6 @@ def check_request(
     media: Media | None = None,
 ) -> None:
     """Refuse what can never run in these pools, before anything is taken."""
-    if media is not None and engine.config.draft_tokens:
-        raise KdalabError("images and drafts do not go together; set draft_tokens to 0")
     check_prompt(engine, tokens, max_new_tokens, name, media)
     pages, limit = pages_needed(engine, len(tokens), max_new_tokens), engine.page_limit
     if pages > limit:

@@ -39,15 +39,18 @@ def propose(engine: BaseEngine, request: Request) -> tuple[int, ...]:
     n = min(engine.config.draft_tokens, left, rows_of(engine.model) - 1)
     if n <= 0 or request.computed != request.n_known - 1:
         return ()
-    drafted, reason = _asked(engine, request.known, n)
+    drafted, reason = _asked(engine, request.known, n, request.media is not None)
     if reason:
         engine.emit(ev.DraftsDropped(request.name, reason))
     return drafted
 
 
-def _asked(engine: BaseEngine, known: tuple[int, ...], n: int) -> tuple[tuple[int, ...], str]:
+def _asked(
+    engine: BaseEngine, known: tuple[int, ...], n: int, has_images: bool
+) -> tuple[tuple[int, ...], str]:
     """(drafts to be verified, what is wrong with the others). A drafter is somebody else's code:
-    whatever it does, the request goes on."""
+    whatever it does, the request goes on. It sees the ids of images as they are, so that it tells
+    them apart; where it drafts one, as a prompt that quotes itself will, drafting ends there."""
     vocab = engine.model.vocab_size
     try:
         proposed = list(islice(engine.config.drafter.propose(known, n), n + 1))
@@ -55,6 +58,8 @@ def _asked(engine: BaseEngine, known: tuple[int, ...], n: int) -> tuple[tuple[in
     except Exception as error:
         return (), f"the drafter failed: {type(error).__name__}: {named(error)}"
     wrong = next((i for i, t in enumerate(drafted) if not 0 <= t < vocab), None)
+    if wrong is not None and has_images and drafted[wrong] >= vocab:
+        return drafted[: min(wrong, n)], ""
     if wrong is not None:
         what = f"token id {drafted[wrong]} is outside the vocabulary 0..{vocab - 1}"
         return drafted[: min(wrong, n)], what

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
 from kdalab.engine import Engine, EngineConfig
+from kdalab.engine import events as ev
+from kdalab.engine.drafters import PromptLookup, Scripted
 from kdalab.engine.media import Media, Span, media_ids
 from kdalab.errors import KdalabError
 from kdalab.memory.embeddings import EmbeddingPool
@@ -60,6 +64,44 @@ def test_the_same_text_with_another_image_is_another_prefix() -> None:
         found.append((r.token_match, tuple(r.generated)))
     assert [match for match, _ in found] == [0, 0, 192]
     assert found[0][1] == found[2][1]
+
+
+@pytest.mark.parametrize("at", [60, 64, 118])
+def test_drafts_beside_an_image_change_no_token_and_no_bit(at: int) -> None:
+    x = torch.randn(6, MODEL.config.hidden_size, generator=torch.Generator().manual_seed(3))
+    text = [5, 9, 2, 5, 9] * 30
+    ids, media = with_image(text[:at], x, b"image", text[at:])
+    plain = Engine(MODEL, EngineConfig(keep_logits=True, check_every_step=True))
+    expected = plain.submit(ids, 24, media=media)
+    plain.run()
+    whole = (*ids, *expected.generated)
+    # One drafter quotes the prompt, and with it the image; one is right but for every third token;
+    # one answers with nothing but the image.
+    for drafter in (PromptLookup(), Scripted((whole,), miss=3), Quotes(ids[at : at + 3])):
+        config = EngineConfig(
+            keep_logits=True, check_every_step=True, draft_tokens=3, drafter=drafter
+        )
+        engine = Engine(MODEL, config)
+        request = engine.submit(ids, 24, media=media)
+        engine.run()
+        assert request.generated == expected.generated
+        assert all(torch.equal(a, b) for a, b in zip(request.logits, expected.logits, strict=True))
+        verified = [e for e in engine.events if isinstance(e, ev.Verified)]
+        if isinstance(drafter, Scripted):
+            assert sum(e.accepted for e in verified) > 5
+        if isinstance(drafter, Quotes):
+            assert verified == []
+        assert not any(isinstance(e, ev.DraftsDropped) for e in engine.events)
+
+
+class Quotes:
+    """Drafts these tokens, whatever came before."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = tuple(tokens)
+
+    def propose(self, tokens: Sequence[int], n: int) -> tuple[int, ...]:
+        return self.tokens[:n]
 
 
 def test_images_that_are_not_what_they_say_are_refused() -> None:
