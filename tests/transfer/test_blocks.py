@@ -103,6 +103,21 @@ def test_a_request_goes_on_in_a_tree_that_blocks_began(shape: Any) -> None:
     same_end(resume_request(target, bundle, PROMPT, request.generated, NEW), target)
 
 
+@pytest.mark.parametrize("shape", [{}, {"layout": "packed", "attention_block": 128}], ids=str)
+def test_what_blocks_know_already_is_shared_and_only_the_rest_is_written(shape: Any) -> None:
+    source, target = tree(), blocks(**shape)
+    target.submit(PROMPT[:300], 1)
+    target.run()
+    request = half_way(source, 2)
+    came = resume_request(
+        target, export_request(source, request.name), PROMPT, request.generated, NEW
+    )
+    same_end(came, target)
+    assert came.restore >= 192
+    again = export_prefix(target, PROMPT)
+    assert again.to_bytes() == export_prefix(source, PROMPT, again.boundary).to_bytes()
+
+
 def test_the_bundles_of_both_engines_are_equal_to_the_byte() -> None:
     ours, theirs = tree(), blocks(mode="all")
     for engine in (ours, theirs):
