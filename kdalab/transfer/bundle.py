@@ -7,42 +7,19 @@ bundle of a stranger runs no code of theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from kdalab.errors import KdalabError
 from kdalab.spec import ParallelLayout, StateIdentity, StateKind
-from kdalab.transfer.checksum import Buffer, checksum, copy_and_sum
-from kdalab.transfer.container import (
-    Container,
-    bytes_of,
-    entries_of,
-    header_bytes,
-    read_header,
-    read_tensor,
-    torch_dtype,
-)
-from kdalab.transfer.metadata import (
-    TENSOR_OF,
-    VERSION,
-    BundleMeta,
-    PrefixMeta,
-    TensorMeta,
-    check_version,
-    parse_metadata,
-)
+from kdalab.transfer import blob
+from kdalab.transfer.checksum import Buffer
+from kdalab.transfer.container import torch_dtype
+from kdalab.transfer.metadata import TENSOR_OF, VERSION, BundleMeta
 from kdalab.transfer.prefix import PrefixHash
-from kdalab.transfer.refusal import (
-    BundleFormatError,
-    Refusal,
-    identity_refusals,
-    only_format_errors,
-    prefix_refusals,
-    require,
-)
-from kdalab.transfer.stamp import UNSTAMPED, check_stamp, stamped
+from kdalab.transfer.refusal import Refusal, identity_refusals, prefix_refusals, require
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,36 +144,11 @@ class Bundle:
         """
         require(self.refusals(identity, prefix, page_tokens, checkpoint_dtype))
 
-    # -- bytes -------------------------------------------------------------------------------
+    # -- bytes (``kdalab.transfer.blob``) ------------------------------------------------------
 
     def metadata(self) -> BundleMeta:
         """What is written about it; the checksums are computed if they are not known yet."""
-        known = self.checksums or {}
-        left = {n: t for n, t in self._contiguous().items() if n not in known}
-        return self._metadata({**known, **{n: checksum(bytes_of(t)) for n, t in left.items()}})
-
-    def _metadata(self, sums: Mapping[str, int]) -> BundleMeta:
-        identity, digest = self.identity.digest(), self.prefix.digest
-        tensors = {
-            name: TensorMeta(
-                identity=identity, prefix=digest, boundary=self.boundary, checksum=sums[name]
-            )
-            for name in self.tensors
-        }
-        meta = BundleMeta(
-            version=VERSION,
-            identity=self.identity.to_dict(),
-            prefix=PrefixMeta(
-                boundary=self.boundary, text=self.prefix.text, images=self.prefix.images
-            ),
-            page_tokens=self.page_tokens,
-            channels=list(self.channels),
-            checkpoint_dtype=self.checkpoint_dtype,  # type: ignore[arg-type]
-            writable=self.writable,
-            tensors=tensors,  # type: ignore[arg-type]
-            stamp=UNSTAMPED,
-        )
-        return stamped(meta, entries_of(self.tensors))
+        return blob.metadata(self)
 
     def parts(self, version: int = VERSION) -> list[Buffer]:
         """The blob in pieces, for a vectored write: the header, then each tensor's own memory.
@@ -204,10 +156,7 @@ class Bundle:
         Raises:
             BundleFormatError: a version that is not known here.
         """
-        check_version(version)
-        tensors = self._contiguous()
-        header = header_bytes(self.metadata().model_dump_json(), tensors, self._header_size())
-        return [header, *(bytes_of(t) for t in tensors.values() if t.nbytes)]
+        return blob.parts(self, version)
 
     def to_bytes(self, version: int = VERSION) -> bytes:
         """The blob: a safetensors file. See :meth:`parts` for one without a copy."""
@@ -216,7 +165,7 @@ class Bundle:
     @property
     def blob_bytes(self) -> int:
         """Bytes of the blob."""
-        return self._header_size() + self.nbytes
+        return blob.header_size(self) + self.nbytes
 
     def write_into(self, target: bytearray | memoryview) -> int:
         """Write the blob to the front of memory that is there already, such as a registered
@@ -225,27 +174,7 @@ class Bundle:
         Raises:
             KdalabError: ``target`` is too small or read-only. Nothing was written.
         """
-        view, size = memoryview(target).cast("B"), self.blob_bytes
-        if view.readonly or len(view) < size:
-            kind = "read-only" if view.readonly else f"{len(view):,} bytes"
-            raise KdalabError(f"a buffer of {size:,} writable bytes is needed, this one is {kind}")
-        tensors, sums, at = self._contiguous(), {}, self._header_size()
-        for name, tensor in tensors.items():
-            sums[name] = copy_and_sum(bytes_of(tensor), view[at:])
-            at += tensor.nbytes
-        text = self._metadata(sums).model_dump_json()
-        header = header_bytes(text, tensors, self._header_size())
-        view[: len(header)] = header
-        return size
-
-    def _header_size(self) -> int:
-        """The same whatever the checksums are: that of the longest ones."""
-        longest = dict.fromkeys(self.tensors, 0xFFFFFFFF)
-        text = self._metadata(longest).model_dump_json()
-        return len(header_bytes(text, self.tensors))
-
-    def _contiguous(self) -> dict[str, torch.Tensor]:
-        return {name: t.detach().cpu().contiguous() for name, t in self.tensors.items()}
+        return blob.write_into(self, target)
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> Bundle:
@@ -259,54 +188,7 @@ class Bundle:
             BundleFormatError: damaged, malformed, or of another version.
             BundleRefusedError: a tensor in it is of another identity, prefix or boundary.
         """
-        view = memoryview(data).cast("B")
-        with only_format_errors():
-            container = read_header(view)
-            meta = parse_metadata(container.metadata)
-            check_stamp(meta, container.entries)
-            return cls._build(view, container, meta)
-
-    @classmethod
-    def _build(cls, view: memoryview, container: Container, meta: BundleMeta) -> Bundle:
-        if set(container.entries) != set(meta.tensors):
-            raise BundleFormatError(
-                f"tensors {sorted(container.entries)[:6]}, the metadata speaks of "
-                f"{sorted(meta.tensors)}"
-            )
-        require(meta.stamp_refusals(), "a tensor of this bundle")
-        sums: dict[str, int] = {name: stamp.checksum for name, stamp in meta.tensors.items()}
-        for name, expected in sums.items():
-            entry = container.entries[name]
-            got = checksum(view[container.start + entry.begin : container.start + entry.end])
-            if got != expected:
-                raise BundleFormatError(
-                    f"{name}: checksum {got:08x}, written as {expected:08x}: the bytes have "
-                    "changed. Fetch it again"
-                )
-        tensors = {name: read_tensor(view, container, name) for name in container.entries}
-        q, k, v = meta.channels
-        try:
-            bundle = cls(
-                meta.state_identity(),
-                meta.prefix_hash(),
-                tensors["latent"],
-                tensors["recurrent"],
-                tensors["conv"],
-                (q, k, v),
-                tensors.get("embeddings"),
-                meta.checkpoint_dtype,
-                meta.writable,
-                sums,
-            )
-        except BundleFormatError:
-            raise
-        except KdalabError as error:
-            raise BundleFormatError(str(error)) from None
-        if bundle.page_tokens != meta.page_tokens:
-            raise BundleFormatError(
-                f"page_tokens {meta.page_tokens}, but the pages have {bundle.page_tokens} tokens"
-            )
-        return bundle
+        return blob.read(cls, data)
 
     # -- other forms of the same -------------------------------------------------------------
 
