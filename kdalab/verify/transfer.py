@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kdalab.cache import parse_placement
-from kdalab.engine import Engine, EngineConfig
+from kdalab.engine import BlockEngine, BlockEngineConfig, Engine, EngineConfig
 from kdalab.model import HybridModel, tiny_model
 from kdalab.spec import StateIdentity
 from kdalab.transfer import (
@@ -23,6 +23,7 @@ from kdalab.transfer import (
     merge,
     refusal_matrix,
     relayout,
+    repage,
     reslice,
     resume_request,
     split,
@@ -48,6 +49,7 @@ def transfer_claims(cases: int, seed: int, progress: Progress | None = None) -> 
         reslice_claim(cases, seed),
         refusal_claim(),
         moved_claim(model, cases, seed, progress),
+        moved_claim(model, cases, seed, progress, between=True),
         fetched_claim(model, cases, seed, progress),
     ]
 
@@ -95,14 +97,24 @@ def refusal_claim() -> Claim:
 
 
 def moved_claim(
-    model: HybridModel, cases: int, seed: int, progress: Progress | None = None
+    model: HybridModel,
+    cases: int,
+    seed: int,
+    progress: Progress | None = None,
+    between: bool = False,
 ) -> Claim:
-    """A request that changes its engine, after prefill, in decoding, or at a cached boundary."""
+    """A request that changes its engine, after prefill, in decoding, or at a cached boundary.
+
+    Args:
+        between: one of the two keeps its states in blocks.
+    """
     chance, worst = random.Random(seed), 0.0
     for case in range(cases):
         prompt = [chance.randrange(256) for _ in range(chance.randint(1, 200))]
         page = chance.choice(PAGES)
-        first, second = _engine(model, chance, page), _engine(model, chance, page)
+        engines: list[Engine | BlockEngine] = [_engine(model, chance, page)]
+        engines.append(_blocks(model, chance) if between else _engine(model, chance, page))
+        first, second = chance.sample(engines, 2)
         alone = model.greedy(prompt, NEW_TOKENS)
         where = chance.random()
         if where < 0.3 and len(prompt) > 64:
@@ -118,7 +130,7 @@ def moved_claim(
             bundle, done = export_request(first, request.name), list(request.generated)
         size, layout = chance.choice(SIZES), chance.choice(LAYOUTS)
         parts = [_sent(relayout(p, *layout)) for p in split(bundle, size)]
-        whole = relayout(merge(parts), "v_first", "time_first")
+        whole = repage(relayout(merge(parts), "v_first", "time_first"), page)
         moved = resume_request(second, whole, prompt, done, NEW_TOKENS)
         second.run()
         second.check()
@@ -127,8 +139,9 @@ def moved_claim(
         worst = max(worst, _logits_differ(model, prompt, moved.generated, moved.logits, full))
         if progress is not None:
             progress("moved between engines", case + 1, cases)
+    whither = "between the tree and blocks" if between else "to another engine"
     return Claim(
-        "a request that moves to another engine = one that stays: logits and tokens",
+        f"a request that moves {whither} = one that stays: logits and tokens",
         cases,
         worst,
         note="through the bundles of 1, 2 or 4 ranks, in any layout",
@@ -208,6 +221,13 @@ def _engine(model: HybridModel, chance: random.Random, page: int) -> Engine:
         **features,
     )
     return Engine(model, config, _identity(model))
+
+
+def _blocks(model: HybridModel, chance: random.Random) -> BlockEngine:
+    config = BlockEngineConfig(
+        unit=64, layout=chance.choice(["padded", "packed"]), max_running=3, keep_logits=True
+    )
+    return BlockEngine(model, config, _identity(model))
 
 
 def _identity(model: HybridModel) -> StateIdentity:
