@@ -201,6 +201,7 @@ class OrderedPool(BlockPool):
         _require(named == worths.entries.keys(), "an entry wherever a state has a name")
         for entry in worths.entries.values():
             _require(entry.parent is worths.above(entry), "an entry hangs on the one before it")
+            _require(entry.live == worths.restorable(entry), "an entry is live or it is not")
             assert entry.parent is not None
             _require(entry.parent.children.get(entry.hash) is entry, "a parent knows its children")
         for block in self.blocks:

@@ -15,11 +15,11 @@ KV from the first token on. So no single block saves anything; what they make up
 
 Where no group has states each KV block is an entry of its own.
 
-Which entry is previous is kept as a tree; a name that comes or goes marks its blocks, those of its
-children and its parent's states as stale, and only stale candidates are weighed again. An entry
-keeps its prompt's list of hashes (shared by all entries of that request) to tell whether another
-one lies on its path. Of the KV below an entry only the last block is asked for: the pool gives
-blocks up from the end of a text, so what is below stands as well.
+Which entry is previous is kept as a tree. An entry that comes or goes, or that can be restored
+from now on or no longer, marks its blocks and those of its children as stale, and only stale
+candidates are weighed again. An entry keeps its prompt's list of hashes (shared by all entries of
+that request) to tell whether another one lies on its path. Of the KV below an entry only the last block is asked
+for: the pool gives blocks up from the end of a text, so what is below stands as well.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """A prefix with states at its end; ``parent`` is the deepest such prefix of it."""
+    """A prefix with states at its end; ``parent`` is the deepest such prefix of it, ``live`` tells
+    whether it can be restored."""
 
-    __slots__ = ("boundary", "children", "hash", "hashes", "parent")
+    __slots__ = ("boundary", "children", "hash", "hashes", "live", "parent")
 
     def __init__(self, hash: bytes, boundary: int, hashes: list[bytes]) -> None:
         self.hash, self.boundary, self.hashes = hash, boundary, hashes
         self.parent: Entry | None = None
         self.children: dict[bytes, Entry] = {}
+        self.live = False
 
     def __repr__(self) -> str:
         return f"<entry at {self.boundary:,}>"
@@ -99,6 +101,8 @@ class Worths:
                 if child.hashes[at] == key.hash:
                     self._hang(child, entry)
             self._hang(entry, parent)
+            self.stale.update(self._states_of(parent))  # no longer the last on its path
+        self._mark(entry)
         self._touch(entry)
 
     def drop_state(self, key: Key) -> None:
@@ -108,6 +112,7 @@ class Worths:
         if any(key.hash in self.tables[g] for g in self.states):
             return
         assert entry.parent is not None
+        self.stale.update(self._states_of(entry.parent))
         for child in list(entry.children.values()):
             self._hang(child, entry.parent)
         del entry.parent.children[key.hash], self.entries[key.hash]
@@ -140,11 +145,11 @@ class Worths:
         covers = self.covers[block.group]
         for index in range(top // unit, max(k.boundary for k in gone) // unit):
             name = span.hashes[index]
-            if name in self.entries:
-                self._touch(self.entries[name])
             covers[name].discard(block)
             if not covers[name]:
                 del covers[name]
+            if name in self.entries:
+                self._touch(self.entries[name])
         self.stale.add(block)
         if block.keys:
             return None
@@ -164,16 +169,18 @@ class Worths:
         entry.parent, parent.children[entry.hash] = parent, entry
 
     def _touch(self, entry: Entry) -> None:
-        """Its blocks must be weighed again, and those whose previous entry it is or was."""
+        """Where it can be restored and could not, or the reverse: its blocks must be weighed
+        again, and those of the entries that fall back to it."""
+        live = self.restorable(entry)
+        if live == entry.live:
+            return
+        entry.live = live
         self._mark(entry)
-        parent = entry.parent
-        if parent is not None:
-            self.stale.update(self._states_of(parent))
         below = list(entry.children.values())
         while below:
             child = below.pop()
             self._mark(child)
-            if not self.restorable(child):
+            if not child.live:
                 below += child.children.values()
 
     def _mark(self, entry: Entry) -> None:
@@ -208,7 +215,7 @@ class Worths:
     def previous(self, entry: Entry) -> int:
         """The boundary that a lookup falls back to when this entry is gone; tokens."""
         up = entry.parent
-        while up is not None and up.boundary and not self.restorable(up):
+        while up is not None and up.boundary and not up.live:
             up = up.parent
         return up.boundary if up is not None else 0
 
@@ -220,7 +227,7 @@ class Worths:
         """FLOPs that hits on this cached block save, for each byte that goes with it."""
         if block.group not in self.kv_blocks:
             entry = self.entries[block.keys[0].hash]
-            if not self.restorable(entry):
+            if not entry.live:
                 return 0.0
             first = self.previous(entry)
             count = len(self.states)
@@ -231,7 +238,7 @@ class Worths:
         top = max(k.boundary for k in block.keys)
         if not self.states:
             return self._ratio(span.start, top, 1)
-        standing = [e for e in self._standing(span, top) if self.restorable(e)]
+        standing = [e for e in self._standing(span, top) if e.live]
         if not standing:
             return 0.0
         first, last = self.previous(standing[0]), standing[-1].boundary
