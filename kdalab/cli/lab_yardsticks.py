@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +16,11 @@ if TYPE_CHECKING:
 
 
 TRACE = Annotated[
-    str | None, typer.Argument(help="Mooncake JSONL, gzipped or not.", show_default=False)
+    str | None,
+    typer.Argument(
+        help="Mooncake JSONL or another format of `kdalab lab formats`, gzipped or not.",
+        show_default=False,
+    ),
 ]
 MODEL = Annotated[str, typer.Option(help="A preset (see `kdalab size --help`) or a config.json.")]
 LIMIT = Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")]
@@ -92,13 +95,15 @@ def read(trace: str | None, limit: int | None, synthetic: int, seed: int) -> Req
     Raises:
         KdalabError: none named, or both; a file that cannot be read.
     """
-    from kdalab.lab import read_mooncake, synthetic_trace
+    from kdalab.cli.traces import open_any
+    from kdalab.lab import synthetic_trace
+    from kdalab.lab.request import MAX_BAD_LINES
 
     if (trace is None) == (not synthetic):
         raise KdalabError("give a trace file, or --synthetic N for made-up requests; not both")
     if trace is None:
         return synthetic_trace(min(synthetic, limit or synthetic), seed)
-    return read_mooncake(Path(trace), limit)
+    return open_any(trace, limit, MAX_BAD_LINES).load()
 
 
 def _print_agreement(found: Agreement) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from kdalab.lab import ReplayResult, Requests
     from kdalab.lab.block_replay import BlockReplayResult
     from kdalab.lab.figures import Comparison
+    from kdalab.lab.readers import Reader
 
 
 def parse_budget(text: str) -> int | None:
@@ -38,7 +40,7 @@ def open_requests(
     Raises:
         KdalabError: neither is given, or both.
     """
-    from kdalab.lab import TraceFile, read_mooncake, synthetic_trace
+    from kdalab.lab import synthetic_trace
 
     if synthetic:
         if trace is not None:
@@ -52,11 +54,32 @@ def open_requests(
     try:
         size = path.stat().st_size
         if not path.is_file() and not path.is_dir():
-            return read_mooncake(path, limit, max_bad)  # a pipe: it cannot be read twice
+            return open_any(trace, limit, max_bad).load()  # a pipe: it cannot be read twice
     except (OSError, ValueError):
         size = 0  # reading it will say why
     bar.expect_bytes(size * passes)
-    return TraceFile(path, limit, max_bad, on_bytes=bar.on_bytes)
+    return open_any(trace, limit, max_bad, bar.on_bytes)
+
+
+def open_any(
+    trace: str, limit: int | None, max_bad: int, on_bytes: Callable[[int], None] | None = None
+) -> Reader:
+    """The reader of a trace of any format known to the lab, told by its content.
+
+    What no reader claims is left to Mooncake's: these commands have no ``--format``, and it says
+    what of a line it cannot use.
+    """
+    from kdalab.lab.readers import ReadOptions, open_trace, source
+    from kdalab.lab.readers.mooncake import MooncakeReader
+
+    options = ReadOptions(limit, max_bad, on_bytes)
+    file = source.spooled(Path(trace))
+    try:
+        found = open_trace(file, None, options)
+    except KdalabError:
+        found = MooncakeReader(file, options)
+    found.name = MooncakeReader(trace).name
+    return found
 
 
 class Bar:
