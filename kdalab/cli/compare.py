@@ -25,7 +25,8 @@ def command(
     workload: Annotated[
         str | None,
         typer.Argument(
-            help="A named scenario (--list), or a trace: Mooncake JSONL, gzipped or not.",
+            help="A named scenario (--list), or a trace: Mooncake JSONL or another format of "
+            "`kdalab lab formats`, gzipped or not.",
             show_default=False,
         ),
     ] = None,
@@ -45,7 +46,11 @@ def command(
         bool, typer.Option("--donate", help="Radix: slots become snapshots without a copy.")
     ] = False,
     block_retention: Annotated[
-        str, typer.Option(help="Block: dense, 0 (reachable boundaries) or N tokens.")
+        str,
+        typer.Option(
+            help="Block: dense, 0 (reachable boundaries) or N tokens; also after marconi:ALPHA+ or "
+            "marconi:auto+."
+        ),
     ] = "0",
     block: Annotated[
         str | None,
@@ -196,23 +201,32 @@ def _trace(
     copy_bandwidth: str | None,
     bar: Bar,
 ) -> Comparison:
-    from kdalab.cache import parse_block_retention, parse_placement
+    from kdalab.cache import CacheMode, parse_placement
     from kdalab.cli.replay_block import parse_mode
     from kdalab.cli.traces import open_requests, parse_budget
+    from kdalab.lab.block_replay import model_layout
     from kdalab.lab.compare import compare_trace
     from kdalab.lab.cost import cost_model
     from kdalab.lab.marconi import tuned_retention
+    from kdalab.lab.marconi_block import tuned_block_retention
     from kdalab.spec import resolve_model
     from kdalab.units import parse_bytes, parse_tokens
 
     spec, nbytes = resolve_model(model), parse_budget(budget)
     placement = parse_placement(checkpoints)
-    blocks_kept, how = parse_block_retention(block_retention), parse_mode(mode)
+    how = parse_mode(mode)
+    size = parse_tokens(block) if block is not None else None
+    fine = parse_tokens(unit) if unit is not None else None
     speed = parse_bytes(copy_bandwidth) if copy_bandwidth is not None else None
     cost = cost_model(device, flops, speed, tp)
     passes = 2 if nbytes is None else 3
     requests = open_requests(trace, synthetic, seed, limit, max_bad, bar, passes)
     kept, _ = tuned_retention(retention, requests, spec, placement, nbytes)
+    blocks = model_layout(spec, fine or requests.block_tokens, size, layout, tp)
+    wanted = (fine or requests.block_tokens) if how is CacheMode.ALIGN else fine
+    blocks_kept, _ = tuned_block_retention(
+        block_retention, requests, spec, blocks, nbytes, wanted, how
+    )
     return compare_trace(
         requests,
         spec,
@@ -220,8 +234,8 @@ def _trace(
         placement,
         kept,
         cost,
-        block=parse_tokens(block) if block is not None else None,
-        unit=parse_tokens(unit) if unit is not None else None,
+        block=size,
+        unit=fine,
         mode=how,
         layout=layout,
         block_retention=blocks_kept,

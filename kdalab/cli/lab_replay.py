@@ -55,7 +55,11 @@ _MEANINGS = (
     ("memory", "bytes for latent KV and states together: 80GiB; unlimited."),
     ("cache", "radix (SGLang's way) or block (vLLM's way)."),
     ("checkpoints", "radix: where they are taken: leaf+branch, leaf, every:4096, all and so on."),
-    ("retention", "radix: lru, lru-path, marconi, marconi:ALPHA; each also with +cap:N."),
+    (
+        "retention",
+        "lru, marconi (alpha tuned on the trace), marconi:ALPHA; radix also lru-path, and each "
+        "with +cap:N.",
+    ),
     (
         "split",
         "radix: states to KV in fixed pools, 0.9 (SGLang's mamba_full_memory_ratio); off: one "

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 def command(
     trace: Annotated[
-        str | None, typer.Argument(help="Mooncake JSONL, gzipped or not.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Mooncake JSONL or another format of `kdalab lab formats`, gzipped or not.",
+            show_default=False,
+        ),
     ] = None,
     model: Annotated[
         str, typer.Option(help="A preset (see `kdalab size --help`) or a config.json.")
@@ -41,7 +45,8 @@ def command(
         str | None,
         typer.Option(
             help="What is kept. Radix: lru, lru-path, marconi:ALPHA, each also with +cap:N states "
-            "a path, or marconi:auto; default lru. Block: dense, 0 or N tokens; default 0.",
+            "a path, or marconi:auto; default lru. Block: dense, 0 or N tokens, also after "
+            "marconi:ALPHA+ or marconi:auto+; default 0.",
             show_default=False,
         ),
     ] = None,
@@ -139,12 +144,13 @@ def _replay_radix(
             typer.echo(json.dumps({**result.as_dict(), **extra}, indent=2))
         else:
             _print(result, made_up)
-            _print_tuned(tuned)
+            print_tuned(tuned)
 
     return show
 
 
-def _print_tuned(tuned: Tuned | None) -> None:
+def print_tuned(tuned: Tuned | None) -> None:
+    """Print what the choice of alpha rests on, if there was one."""
     if tuned is None:
         return
     if not tuned.saved:

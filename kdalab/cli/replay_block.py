@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
@@ -34,11 +35,12 @@ def replay_block(
     Raises:
         KdalabError: options that do not go together; the message says which.
     """
-    from kdalab.cache import parse_block_retention
+    from kdalab.cli.replay import print_tuned
     from kdalab.lab.block_replay import block_config, model_layout, replay_blocks
+    from kdalab.lab.marconi_block import tuned_block_retention
     from kdalab.units import parse_tokens
 
-    kept, how = parse_block_retention(retention), parse_mode(mode)
+    how = parse_mode(mode)
     fine = parse_tokens(unit) if unit is not None else requests.block_tokens
     if fine < 1 or fine % requests.block_tokens:
         raise KdalabError(
@@ -48,15 +50,18 @@ def replay_block(
     size = parse_tokens(block) if block is not None else None
     blocks = model_layout(spec, fine, size, layout)
     wanted = fine if how.value == "align" or unit is not None else None
+    kept, tuned = tuned_block_retention(retention, requests, spec, blocks, budget, wanted, how)
     config = block_config(requests, blocks, budget, wanted, how, kept)
     result = replay_blocks(requests, config, layout=blocks, on_request=bar.on_request)
     result.model, result.budget_bytes = spec.name, budget
 
     def show(as_json: bool, made_up: bool) -> None:
         if as_json:
-            typer.echo(json.dumps(result.as_dict(), indent=2))
+            extra = {} if tuned is None else {"tuned": asdict(tuned)}
+            typer.echo(json.dumps({**result.as_dict(), **extra}, indent=2))
         else:
             _print(result, made_up)
+            print_tuned(tuned)
 
     return show
 

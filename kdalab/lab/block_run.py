@@ -6,7 +6,7 @@ tokens an attention block must have to hold a state (see ``kdalab.cache.groups``
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import lcm
 
 from kdalab.cache import (
@@ -26,6 +26,8 @@ from kdalab.cache import (
 )
 from kdalab.errors import KdalabError
 from kdalab.lab.account import Account, Usage
+from kdalab.lab.marconi_block import tune_block_alpha
+from kdalab.lab.policies import block_order, is_marconi_auto
 from kdalab.lab.request import Requests, TraceRequest
 from kdalab.lab.setup import Setup
 from kdalab.spec import state_sizes
@@ -74,7 +76,8 @@ class BlockRun:
     """One block cache under one setup.
 
     Args:
-        trace: read once where memory is unlimited, to know how many blocks that are.
+        trace: read once where memory is unlimited, to know how many blocks that are; where alpha
+            is to be tuned, for every alpha that is tried.
 
     Raises:
         KdalabError: sizes that do not go together; the message says which.
@@ -94,16 +97,20 @@ class BlockRun:
                 f"{trace.block_tokens:,} each; use a multiple of that"
             )
         n_blocks = self._count(trace, len(layout.groups))
+        config = BlockConfig(
+            layout.groups,
+            n_blocks,
+            unit=unit,
+            mode=CacheMode(setup.mode),
+            retention=BlockRetention(setup.interval),
+            kernel_grid=setup.kernel_grid,
+            block_bytes=layout.stride,
+        )
+        if is_marconi_auto(setup.retention) and setup.memory is not None:
+            account.alpha = tune_block_alpha(trace, config, self.flops, chunk=setup.chunk).alpha
+        kept = BlockRetention(setup.interval, block_order(setup.retention, account.alpha))
         self.cache = BlockStateCache(
-            BlockConfig(
-                layout.groups,
-                n_blocks,
-                unit=unit,
-                mode=CacheMode(setup.mode),
-                retention=BlockRetention(setup.interval),
-                kernel_grid=setup.kernel_grid,
-                block_bytes=layout.stride,
-            )
+            replace(config, retention=kept.bound(self.flops, layout.stride))
         )
         self.trace_block = trace.block_tokens
         self.states = frozenset(self.cache.state_groups)

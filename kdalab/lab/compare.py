@@ -294,7 +294,8 @@ def compare_trace(
     cache = RadixStateCache(grid, grid, page, state, retention.bound(flops, page, state))
     blocks = model_layout(spec, fine, block, layout, tp_size)
     wanted = fine if mode is CacheMode.ALIGN or unit is not None else None
-    config = block_config(trace, blocks, budget, wanted, mode, block_retention)
+    kept = (block_retention or BlockRetention()).bound(flops, blocks.stride)
+    config = block_config(trace, blocks, budget, wanted, mode, kept)
     found = compare(
         asks_of(trace),
         RadixWay(cache, placement, budget, donate),

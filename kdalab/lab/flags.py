@@ -173,6 +173,8 @@ def vllm_flags(setup: Setup, trace_block: int) -> list[str]:
         flags.append(f"--prefix-match-unit {setup.unit}")
         flags.append("--enable-mamba-fine-grained-prefix-cache")
     flags.append(f"--max-num-batched-tokens {setup.chunk}")
+    if setup.retention != "lru":
+        flags.append(f"(no flag of vLLM for {setup.retention}: its one queue is least recent use)")
     return flags
 
 

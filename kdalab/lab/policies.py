@@ -17,7 +17,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from kdalab.cache import EvictionOrder, Lru, MarconiOrder, Placement, PrefillFlops, Retention
+from kdalab.cache import (
+    EvictionOrder,
+    Lru,
+    Marconi,
+    MarconiOrder,
+    Placement,
+    PrefillFlops,
+    Retention,
+)
 from kdalab.cache.retention import Aged, N, parse_retention
 from kdalab.errors import KdalabError
 
@@ -52,6 +60,24 @@ def build_retention(
     weight = own if own is not None else alpha if alpha is not None else 1.0
     order = MarconiOrder(flops, page_bytes, state_bytes, weight)
     return Retention(order, kept.refresh, kept.max_states_per_path)
+
+
+def block_order(text: str, alpha: float | None = None) -> Lru | Marconi:
+    """What goes first among blocks, by the same name; ``alpha`` is what tuning found.
+
+    Raises:
+        KdalabError: lru-path or a cap: both are of a tree.
+    """
+    found = _marconi(text)
+    own, kept = found if found is not None else (None, parse_retention(text))
+    if kept.refresh != "consumed" or kept.max_states_per_path is not None:
+        raise KdalabError(
+            f"retention {text!r} with cache=block; use lru, marconi or marconi:ALPHA here: a path "
+            "and its cap are of the tree. Which states blocks keep is said by interval"
+        )
+    if found is None:
+        return Lru()
+    return Marconi(own if own is not None else alpha if alpha is not None else 1.0)
 
 
 def _marconi(text: str) -> tuple[float | None, Retention] | None:

@@ -15,7 +15,7 @@ from typing import Any
 from kdalab.cache import CacheMode, parse_placement
 from kdalab.errors import KdalabError
 from kdalab.lab import hardware as machines
-from kdalab.lab.policies import check_retention
+from kdalab.lab.policies import block_order, check_retention
 from kdalab.spec import ModelSpec, resolve_model
 from kdalab.units import parse_bytes
 
@@ -32,7 +32,8 @@ class Setup:
         memory: bytes for latent KV and states together; None for no limit.
         cache: "radix" (SGLang's way) or "block" (vLLM's way).
         checkpoints: radix: where checkpoints are taken, see ``parse_placement``.
-        retention: radix: lru, lru-path, marconi, marconi:ALPHA; each also with +cap:N.
+        retention: lru, marconi (alpha tuned on the trace), marconi:ALPHA; radix also lru-path, and
+            each with +cap:N.
         split: radix: states to KV in fixed pools (SGLang's ``mamba_full_memory_ratio``); None for
             one pool that both share.
         int8: radix: checkpoints are kept in INT8; active states stay as they are.
@@ -113,6 +114,7 @@ class Setup:
             for name in _RADIX_ONLY:
                 if getattr(self, name) != default[name]:
                     raise KdalabError(f"{name} is a setting of cache=radix; leave it out here")
+            block_order(self.retention)
         else:
             for name in _BLOCK_ONLY:
                 if getattr(self, name) != _DEFAULTS[name]:
@@ -208,7 +210,7 @@ _MOST: dict[str, float] = {
     "split": 1_000, "speed": 1e9, "prefill_flops": 1e24, "decode_seconds": 1e6,
 }  # fmt: skip
 _RADIX_ONLY = (
-    "checkpoints", "retention", "split", "int8", "host", "write_through", "decoded", "pd", "policy",
+    "checkpoints", "split", "int8", "host", "write_through", "decoded", "pd", "policy",
 )  # fmt: skip
 _BLOCK_ONLY = ("block", "unit", "interval", "mode", "layout", "kernel_grid")
 

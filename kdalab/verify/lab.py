@@ -11,13 +11,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from kdalab.cache import parse_placement
+from kdalab.cache import BlockRetention, parse_placement
 from kdalab.engine import CELL, Engine, EngineConfig
 from kdalab.engine.block import BlockEngine, BlockEngineConfig
 from kdalab.engine.events import Matched
 from kdalab.lab import Account, Setup, Trace, TraceRequest
 from kdalab.lab.block_run import BlockRun, layout_for
 from kdalab.lab.generate import Draw, Shape, generate
+from kdalab.lab.policies import block_order
 from kdalab.lab.radix_run import RadixRun
 from kdalab.model import HybridModel, tiny_model
 from kdalab.spec import preset, state_sizes
@@ -147,6 +148,7 @@ def _block_batch(
         block=block,
         unit=CELL,
         interval=chance.choice((None, 0, 4 * CELL)),
+        retention=chance.choice(("lru", "marconi:0.5", "marconi:2")),
         layout=chance.choice(("padded", "packed")),
         chunk=512,
         memory=1,
@@ -163,7 +165,7 @@ def _block_batch(
             attention_block=block,
             state_block=block,
             unit=CELL,
-            retention=setup.interval,
+            retention=BlockRetention(setup.interval, block_order(setup.retention)),
             chunk_tokens=setup.chunk,
             max_running=1,
             cache_decoded=False,

@@ -7,7 +7,7 @@ import pytest
 from kdalab.errors import KdalabError
 from kdalab.lab import Setup
 from kdalab.lab.advise import Advice, advise
-from kdalab.lab.flags import sglang_flags
+from kdalab.lab.flags import describe, sglang_flags, vllm
 from kdalab.lab.generate import PRESETS, generated_trace
 
 INT8 = "--enable-int8-mamba-checkpoint"
@@ -66,3 +66,14 @@ def test_settings_that_go_together_keep_their_flags() -> None:
         "--enable-unified-memory",
         "--enable-hierarchical-cache --hicache-ratio 1.00",
     ]
+
+
+def test_no_flag_of_vllm_is_made_up_for_an_order_that_it_does_not_have() -> None:
+    blocks = Setup.parse("memory=20GiB cache=block retention=marconi:0.5 interval=0")
+    told = describe(blocks, 512)
+    assert told[-1] == "(no flag of vLLM for marconi:0.5: its one queue is least recent use)"
+    assert not any("marconi" in flag for flag in told[:-1])
+    assert [*told[:-1]] == describe(Setup.parse("retention=lru", blocks), 512)
+    system = vllm(blocks, 512)
+    assert system.default.retention == "lru"
+    assert "retention" not in system.knobs

@@ -106,3 +106,27 @@ def test_alpha_auto_is_one_of_those_tried_and_the_replay_uses_it(trace: Path) ->
     assert "tuned" not in given
     free = run(*args, "--retention", "marconi:auto")
     assert "nothing to choose" in " ".join(free.stdout.split())
+
+
+def test_alpha_of_blocks_is_tuned_beside_any_retention_and_the_replay_uses_it(trace: Path) -> None:
+    args = (trace, "--cache", "block", "--model", "kimi-linear-48b", "--budget", "3GiB", "--json")
+    for kept in ("0", "dense"):
+        tuned = json.loads(run(*args, "--retention", f"marconi:auto+{kept}").stdout)
+        alpha = tuned["tuned"]["alpha"]
+        assert tuned["retention"] == f"marconi:{alpha:g}+{kept}"
+        saved = {float(a): s for a, s in tuned["tuned"]["saved"].items()}
+        assert len(saved) == 21
+        assert saved[alpha] == max(saved.values()) > 0
+        given = json.loads(run(*args, "--retention", f"marconi:{alpha:g}+{kept}").stdout)
+        assert given["hit_tokens"] == tuned["hit_tokens"]
+        assert "tuned" not in given
+    free = run(*args[:-3], "--retention", "marconi:auto")
+    assert "nothing to choose" in " ".join(free.stdout.split())
+
+
+def test_blocks_go_by_their_worth_where_that_is_asked_for(trace: Path) -> None:
+    def hits(retention: str) -> int:
+        args = (trace, "--cache", "block", "--model", "kimi-linear-48b", "--budget", "3GiB")
+        return int(json.loads(run(*args, "--json", "--retention", retention).stdout)["hit_tokens"])
+
+    assert hits("lru") == hits("0") != hits("marconi:1")

@@ -24,6 +24,7 @@ RADIX = {
 }
 BLOCK = {
     "cache": st.just("block"),
+    "retention": st.sampled_from(["lru", "marconi", "marconi:0.5"]),
     "memory": st.none() | st.integers(1, 2**45),
     "interval": st.none() | st.integers(0, 2**20),
     "unit": st.none() | st.integers(1, 4096),
@@ -71,6 +72,8 @@ def test_the_default_is_short_and_changes_stand_on_it() -> None:
         ("retention=marconi:-1", "unknown retention"),
         ("retention=marconi+cap:0", "unknown retention"),
         ("cache=block int8=on", "int8 is a setting of cache=radix"),
+        ("cache=block retention=lru-path", "use lru, marconi or marconi:ALPHA here"),
+        ("cache=block retention=marconi+cap:2", "use lru, marconi or marconi:ALPHA here"),
         ("interval=4096", "interval is a setting of cache=block; add cache=block"),
         ("split=0.9", "give memory="),
         ("split=nan memory=1GiB", "split=nan; use a number"),
