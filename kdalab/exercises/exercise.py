@@ -56,7 +56,7 @@ class Exercise:
     picture: Callable[[Given, Any, Any], Picture] | None = field(default=None, repr=False)
     judge: Callable[[Given, Any, Any], str | None] | None = field(default=None, repr=False)
     tolerance: float = 0.0
-    examples: int = 200
+    examples: int = 120
     adapt: Callable[[Any], Callable[..., Any]] | None = field(default=None, repr=False)
     environment: dict[str, str] | None = None
     missing: Callable[[], str] = field(default=lambda: "", repr=False)

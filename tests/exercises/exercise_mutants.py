@@ -57,4 +57,111 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
         "states by the age of KV": ("n.state_used", "n.kv_used"),
         "states of step 1 do not count": ('freed["states"] += node.has_state', "pass"),
     },
+    "ex10": {
+        "the total, not the mean": (" / len(match_lengths)", " / 1"),
+        "what is restored": ("m % interval", "m - m % interval"),
+        "a checkpoint at the match is not used": ("m % interval", "(m - 1) % interval + 1"),
+    },
+    "ex11": {
+        "the deepest matches": (
+            "sorted(set(best(0, budget, 0)[1]))",
+            "sorted(set(ends[-budget:] if budget else []))",
+        ),
+        "one too few": (
+            "best(0, budget, 0)",
+            "best(0, budget - 1, 0) if budget else best(0, 0, 0)",
+        ),
+        "one too many": ("best(0, budget, 0)", "best(0, budget + 1, 0)"),
+    },
+    "ex12": {
+        "checkpoints are overwritten": ("slot in cached or ", ""),
+        "the last one copies too": ("readers[slot] -= 1", "pass"),
+        "everybody copies": ("if slot in cached or readers[slot] > 1:", "if True:"),
+    },
+    "ex13": {
+        "a duplicate is donated": ("known is not None or ", ""),
+        "goes on in the donated slot": ("return owners, spare", "return owners, slot"),
+        "works in place": ("owners = list(owners)", "pass"),
+    },
+    "ex14": {
+        "a scale for each row of V": ("dim=-2", "dim=-1"),
+        "cut off, not rounded": ("torch.round(state / scale)", "torch.trunc(state / scale)"),
+        "128 steps": ("largest / 127", "largest / 128"),
+        "a bound of one step": ("scale / 2", "scale"),
+    },
+    "ex15": {
+        "own holes are not used": ("n - own.count(False)", "n"),
+        "nobody draws back": ("if False not in other:", "if True:"),
+        "trailing holes stay": ("while other and not other[-1]:", "while False:"),
+        "moves although it does not fit": ("len(states), []", "len(states), moves"),
+    },
+    "ex16": {
+        "the quarter is forgotten": ("most if most < 1.25 * least else least", "least"),
+        "runs in place of turns": ("layers[i::count]", "layers[i * places : (i + 1) * places]"),
+        "states first": ("key=lambda spec: spec[0])", "key=lambda spec: spec[0], reverse=True)"),
+        "by kind only": ("by_spec.setdefault(spec, [])", "by_spec.setdefault((spec[0], 0), [])"),
+    },
+    "ex17": {
+        "rounded down": ("-(-state_bytes // step)", "max(1, state_bytes // step)"),
+        "not a multiple": (
+            "steps * multiple, steps",
+            "-(-state_bytes // attention_bytes_per_token), steps",
+        ),
+        "the waste in tokens": (
+            "steps * step - state_bytes",
+            "steps * multiple - state_bytes // attention_bytes_per_token",
+        ),
+    },
+    "ex18": {
+        "whole blocks only": (
+            "range(min(first + per, len(hashes)) - 1, first - 1, -1)",
+            "range(0)",
+        ),
+        "from low to high": (
+            "range(min(first + per, len(hashes)) - 1, first - 1, -1)",
+            "range(first, min(first + per, len(hashes)))",
+        ),
+        "beyond the missing block": ("min(first + per, len(hashes))", "len(hashes)"),
+        "a block by its first unit": ("hashes[(whole + 1) * per - 1]", "hashes[whole * per]"),
+    },
+    "ex19": {
+        "not floored": ("end < n_prompt and floored > start", "False"),
+        "the tail is passed": ("[tail]", "[]"),
+        "stays off the grid": ("if start % block:", "if False:"),
+    },
+    "ex20": {
+        "nothing left to compute": ("(n_prompt - 1) // block", "n_prompt // block"),
+        "the junction goes": ("{tail, junction}", "{tail}"),
+        "0 keeps nothing": ("b in reachable or ", "retention and b in reachable or "),
+        "the interval is forgotten": (" or (retention and b % retention == 0)", ""),
+    },
+    "ex21": {
+        "not normalised": ("return [r + alpha * s", "return [r * 1.5 + alpha * s"),
+        "the older the better": ("1 / (now - used)", "now - used"),
+        "FLOPs, not per byte": ("flops / nbytes", "float(flops)"),
+        "divides by nothing": ("if high == low:", "if False:"),
+    },
+    "ex22": {
+        "cuts the whole row": (
+            "torch.cat([part.chunk(size, dim=-1)[rank] for part in parts], dim=-1)",
+            "conv.chunk(size, dim=-1)[rank].contiguous()",
+        ),
+        "always the first rank": ("[rank]", "[0]"),
+        "deals channels out in turn": ("part.chunk(size, dim=-1)[rank]", "part[:, rank::size]"),
+    },
+    "ex23": {
+        "one token late": ("// gain + 1", "// gain + 2"),
+        "no latent KV": ("bandwidth - prefill_rate * latent_bytes_per_token", "bandwidth"),
+        "ships when both are equal": ("// gain + 1", "// gain"),
+        "ships at any price": ("if gain <= 0:", "if gain == 0:"),
+    },
+    "ex24": {
+        "nothing left to compute": ("deepest(tokens, tree, n - 1)", "deepest(tokens, tree, n)"),
+        "no branching state": ("if match > deepest(tokens, states, n) else", "if False else"),
+        "the tail is the leaf": ("(n - 1) // block * block)", "n // block * block)"),
+        "only the deepest prefix is known": (
+            "range(block, n + 1, block))",
+            "(n // block * block,))",
+        ),
+    },
 }

@@ -53,7 +53,7 @@ def test_an_endless_file_is_ended(tmp_path: Path) -> None:
     file.write_text(
         "while True:\n    try:\n        pass\n    except BaseException:\n        pass\n"
     )
-    outcome = check_file("ex01", file, limit_s=3)
+    outcome = check_file("ex01", file, limit_s=1)
     assert outcome.status is Status.TOO_LONG
 
 

@@ -88,5 +88,5 @@ EXERCISE = Exercise(
     ),
     picture=picture,
     tolerance=1e-9,
-    examples=150,
+    examples=100,
 )

@@ -101,8 +101,8 @@ EXERCISE = Exercise(
     expected=expected,
     hints=(
         "Row 0 of X is row 0 of B. Row i is row i of B less the sum over j < i of A[i, j] X[j].",
-        "Keep all of X in one block of registers `[N, D]`, begin with B, and correct row i in step i "
-        "of a loop. Load row i of A with `mask=o_n < i, other=0.0`.",
+        "Keep all of X in one block of registers `[N, D]`, begin with B, and correct row i in step "
+        "i of a loop. Load row i of A with `mask=o_n < i, other=0.0`.",
         "A row of a block is picked by `tl.where(o_n[:, None] == i, new, old)`; the sum over j is "
         "`tl.sum(b_l[:, None] * b_x, axis=0)`.",
     ),

@@ -111,15 +111,15 @@ EXERCISE = Exercise(
         3. Whenever a node goes, its parent may have become useless: no
            child, no state, no KV lock. Then it goes next, and so on upwards.
 
-        Each entry of the answer is `(id, "node")` or `(id, "state")`. If everything that is left is
-        locked, less is freed.
+        Each entry of the answer is `(id, "node")` or `(id, "state")`. If all that is left
+        is locked, less is freed.
     """,
     cases=_cases,
     expected=expected,
     hints=(
         "Keep a dict of what is left, and compute leaves anew after every removal.",
         "One function removes a node, counts its pages and its state, and then asks its parent.",
-        "A state on an unlocked leaf takes the node with it: step 2 ends in the function of step 1.",
+        "A state on an unlocked leaf takes its node with it: step 2 ends in the same function.",
     ),
     picture=picture,
 )
