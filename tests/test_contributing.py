@@ -54,6 +54,22 @@ def test_the_placement_is_one_that_the_cache_takes(monkeypatch: pytest.MonkeyPat
     assert str(placement) == "doubling"
 
 
+def test_the_exercise_can_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kdalab.exercises import Status
+    from kdalab.exercises.checking import check_exercise
+
+    block = the("number=25")
+    stub, solution = (
+        run(text, monkeypatch) for text in (block[: block.rindex("# kdalab/exercises/")], block)
+    )
+    exercise = solution["EXERCISE"]
+    assert check_exercise(exercise, stub["whole_pages"]).status is Status.UNSOLVED
+    assert check_exercise(exercise, solution["whole_pages"]).passed
+    wrong = check_exercise(exercise, lambda n, page: n)
+    assert wrong.call == "whole_pages(n_tokens=1, page=2)"
+    assert "yours" in wrong.picture
+
+
 def test_the_plot_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     figure = run(the("PlotScript("), monkeypatch)["build"](None)
     assert len(figure.data[0].x) == len(figure.data[0].y) > 3

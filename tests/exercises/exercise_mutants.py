@@ -67,10 +67,7 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
             "sorted(set(best(0, budget, 0)[1]))",
             "sorted(set(ends[-budget:] if budget else []))",
         ),
-        "one too few": (
-            "best(0, budget, 0)",
-            "best(0, budget - 1, 0) if budget else best(0, 0, 0)",
-        ),
+        "one too few": ("best(0, budget, 0)", "best(0, max(0, budget - 1), 0)"),
         "one too many": ("best(0, budget, 0)", "best(0, budget + 1, 0)"),
     },
     "ex12": {

@@ -37,7 +37,7 @@ def expected(
 def picture(given: Given, expected: int, got: Any) -> Picture:
     """The prompt with its checkpoints."""
     n = given["n_tokens"]
-    cells = (Cell(0, n, "kv", f"latent KV of {n} tokens"),) if n else ()
+    cells = (Cell(0, n, "kv", f"latent KV, tokens: {n}"),) if n else ()
     return Rows((Row("prompt", cells, boundaries(n, given["interval"])),))
 
 

@@ -53,11 +53,18 @@ def judge(given: Given, expected: Any, got: Any) -> str | None:
 
 
 def picture(given: Given, expected: Any, got: Any) -> Picture:
-    """The first head: state, INT8, and what comes back."""
-    parts = [("state [V, K]", given["state"][0]), ("q", expected[0][0])]
+    """State and INT8 of the first head that differs, each over its largest number."""
+    head = 0
     if got is not None:
-        parts.append(("your q", got[0][0]))
-    return Heats(tuple(parts))
+        differ = (expected[0] != got[0]).flatten(1).any(dim=1).tolist()
+        head = differ.index(True) if True in differ else 0
+    parts = [("state [V, K] / largest", given["state"][head]), ("q / 127", expected[0][head])]
+    if got is not None:
+        parts.append(("your q / 127", got[0][head]))
+    largest = float(given["state"][head].abs().max()) or 1.0
+    return Heats(
+        tuple((name, m.float() / (largest if i == 0 else 127)) for i, (name, m) in enumerate(parts))
+    )
 
 
 EXERCISE = Exercise(

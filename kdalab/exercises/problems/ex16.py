@@ -25,9 +25,11 @@ def _mix(drawn: tuple[list[int], bool]) -> list[tuple[str, int]]:
 
 def cases() -> st.SearchStrategy[Given]:
     """Mixtures of up to three specs, and Kimi K3's 69 KDA and 24 MLA layers."""
-    few = st.tuples(st.lists(st.integers(0, 8), min_size=3, max_size=3), st.booleans()).map(_mix)
+    counts = st.lists(st.integers(0, 8), min_size=3, max_size=3)
     k3 = [_SPECS[0] if i % 4 == 3 or i == 92 else _SPECS[1] for i in range(93)]
-    return st.one_of(few.filter(bool), st.just(k3)).map(lambda specs: {"specs": specs})
+    return st.tuples(counts, st.booleans(), st.integers(0, 19)).map(
+        lambda drawn: {"specs": k3 if drawn[2] == 19 else _mix(drawn[:2]) or [_SPECS[0]]}
+    )
 
 
 def expected(specs: list[tuple[str, int]]) -> Answer:
