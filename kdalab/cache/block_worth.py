@@ -18,8 +18,8 @@ Where no group has states each KV block is an entry of its own.
 Which entry is previous is kept as a tree. An entry that comes or goes, or that can be restored
 from now on or no longer, marks its blocks and those of its children as stale, and only stale
 candidates are weighed again. An entry keeps its prompt's list of hashes (shared by all entries of
-that request) to tell whether another one lies on its path. Of the KV below an entry only the last block is asked
-for: the pool gives blocks up from the end of a text, so what is below stands as well.
+that request) to tell whether another one lies on its path. Of the KV below an entry only the last
+block is asked for: the pool gives blocks up from the end of a text, so what is below stands too.
 """
 
 from __future__ import annotations

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from kdalab.cache import BlockConfig, PrefillFlops, parse_placement, parse_retention
+from kdalab.cache import (
+    BlockConfig,
+    PrefillFlops,
+    parse_block_retention,
+    parse_placement,
+    parse_retention,
+)
 from kdalab.errors import KdalabError
 from kdalab.lab import Setup, Trace, TraceRequest, open_trace, replay, replay_setup, synthetic_trace
 from kdalab.lab.block_replay import replay_blocks
@@ -55,13 +61,15 @@ def test_without_a_clock_it_finds_what_the_plain_replay_finds(
     assert a.hit_tokens + a.replayed_tokens + a.new_tokens == a.input_tokens
 
 
-def test_blocks_find_what_the_plain_replay_of_blocks_finds() -> None:
-    setup = Setup(cache="block", memory=60 * GIB, unit=512)
+@pytest.mark.parametrize("order", ["lru", "marconi:1.5"])
+def test_blocks_find_what_the_plain_replay_of_blocks_finds(order: str) -> None:
+    setup = Setup(cache="block", memory=60 * GIB, unit=512, retention=order)
     layout = layout_for(setup, 512)
     assert layout.groups[0].block_tokens % 512 == 0
     n = setup.memory // layout.stride  # type: ignore[operator]
     a = replay_setup(TRACE, setup, check_every=10)
-    config = BlockConfig(layout.groups, n, unit=512, block_bytes=layout.stride)
+    kept = parse_block_retention(order).bound(PrefillFlops.of(setup.spec), layout.stride)
+    config = BlockConfig(layout.groups, n, unit=512, retention=kept, block_bytes=layout.stride)
     b = replay_blocks(TRACE, config, layout=layout)
     assert (a.hit_tokens, a.known_tokens, a.reads) == (b.hit_tokens, b.known_tokens, b.reads)
     assert a.states_written == b.states_written
