@@ -276,6 +276,7 @@ HEAVY = ("torch", "gradio", "plotly", "transformers", "triton", "pandas", "IPyth
         "kdalab.cache",
         "kdalab.lab",
         "kdalab.viz.palette",
+        "kdalab.exercises",
         "kdalab.cli.main",
     ],
 )

@@ -40,7 +40,8 @@ def check(name: str, answer: Any, *, random_seed: int | None = None) -> Outcome:
 
     Args:
         name: ``ex01`` ... ``ex24``; see ``EXERCISES``.
-        answer: the function. For an exercise in Triton the kernel, its source, or a ``Path`` to it.
+        answer: the function. For an exercise in Triton the kernel, its source, or a ``Path`` to it;
+            what the kernel calls has to be in the same source.
 
     Raises:
         KdalabError: an unknown name; something that cannot be called.
@@ -189,6 +190,8 @@ def _picture(exercise: Exercise, fault: Fault) -> tuple[str, str]:
     if exercise.picture is None or not fault.given:
         return "", ""
     got = fault.got if fault.status is Status.WRONG else None
+    if len(value_text(got, 10**6)) > 1000 + 4 * len(value_text(fault.expected, 10**6)):
+        got = None  # nobody wants to see that many
     for shape in (got, None):
         try:
             picture = exercise.picture(fault.given, fault.expected, shape)

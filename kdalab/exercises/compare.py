@@ -83,9 +83,11 @@ def _numbers(expected: Any, got: Any, tolerance: float, where: str) -> str | Non
         return f"{where}expected {_kind(expected)}, you return {_kind(got)}"
     if isinstance(expected, Integral) and not isinstance(number, Integral):
         return f"{where}expected a whole number (int), you return {_kind(got)} {shown(got)}"
-    if not is_close(float(expected), float(number), tolerance) or (
-        isinstance(expected, int) and expected != number
-    ):
+    if isinstance(expected, Integral):
+        right = expected == number
+    else:
+        right = is_close(float(expected), float(number), tolerance)
+    if not right:
         return f"{where}expected {_plain(expected)}, you return {_plain(number)}"
     return None
 
@@ -131,7 +133,9 @@ def _is_array(value: Any) -> bool:
 
 
 def _plain(number: Any) -> str:
-    return f"{number:,}" if isinstance(number, Integral) else f"{float(number):.12g}"
+    if isinstance(number, Integral):
+        return f"{number:,}" if abs(number) < 10**30 else shown(int(number))
+    return f"{float(number):.12g}"
 
 
 def _kind(value: Any) -> str:

@@ -52,16 +52,14 @@ def try_case(exercise: Exercise, answer: Callable[..., Any], given: Given) -> Fa
         if not _unchanged(value, mine[name]):
             said = f"{name} is another after the call; work on a copy"
             return Fault(Status.CHANGED, given, expected, got, said)
-    if exercise.judge is not None:
-        try:
-            said_by_judge = exercise.judge(given, expected, got)
-        except Exception as error:
-            said_by_judge = f"expected the form of {shown(expected)}: {told(error)}"
-    else:
-        said_by_judge = first_difference(expected, got, exercise.tolerance)
-    if said_by_judge is None:
-        return None
-    return Fault(Status.WRONG, given, expected, got, said_by_judge)
+    try:
+        if exercise.judge is not None:
+            wrong = exercise.judge(given, expected, got)
+        else:
+            wrong = first_difference(expected, got, exercise.tolerance)
+    except Exception as error:  # an answer of a kind that nobody thought of
+        wrong = f"expected the form of {shown(expected)}: {told(error)}"
+    return None if wrong is None else Fault(Status.WRONG, given, expected, got, wrong)
 
 
 def told(error: BaseException) -> str:
@@ -79,7 +77,10 @@ def value_text(value: Any, most: int = 600) -> str:
     """A value as the reader would write it; arrays as nested lists."""
     if value is MISSING:
         return ""
-    text = _written(value)
+    try:
+        text = _written(value)
+    except Exception:  # whoever wrote the value's class
+        text = f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

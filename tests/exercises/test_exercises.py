@@ -129,6 +129,27 @@ def test_a_wrong_type_is_told() -> None:
     assert "a bool" in ex06(lambda *a: False).difference
 
 
+def test_answers_that_are_hard_to_look_at_are_told_all_the_same() -> None:
+    class Odd:
+        dtype = shape = 1
+
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+        def tolist(self) -> None:
+            raise RuntimeError
+
+    for odd in (10**6000, -(10**6000), Odd(), [Odd()], float("nan"), {1}, lambda: 0, b"", 1j):
+        said = ex06(lambda *a, odd=odd: odd)
+        assert said.status is Status.WRONG, odd
+        assert said.difference
+        assert said._repr_html_()
+    assert check("ex10", lambda m, i: 10**6000).status is Status.WRONG
+    assert check("ex03", lambda *a: (Odd(), Odd())).status is Status.WRONG
+    assert check("ex14", lambda state: state).status is Status.WRONG
+    assert len(check("ex19", lambda *a: list(range(20_000))).picture) < 20_000
+
+
 def test_a_wrong_signature_is_told_before_anything_runs() -> None:
     said = ex06(lambda match, kv: 0)
     assert said.status is Status.RAISED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -20,9 +20,10 @@ def cases() -> st.SearchStrategy[Given]:
     )
 
 
-def replay(matches: Sequence[int], boundaries: Sequence[int]) -> int:
+def replay(matches: Sequence[int], boundaries: Iterable[int]) -> int:
     """Tokens replayed in total."""
-    return sum(m - max((b for b in boundaries if b <= m), default=0) for m in matches)
+    at = tuple(boundaries)
+    return sum(m - max((b for b in at if b <= m), default=0) for m in matches)
 
 
 def expected(matches: list[int], budget: int) -> list[int]:

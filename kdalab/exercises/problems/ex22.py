@@ -36,8 +36,7 @@ def picture(given: Given, expected: Any, got: Any) -> Picture:
     """Channels of the first row, by the number that stands in them."""
     rows, at = [], 0
     for name, look, width in zip("qkv", ("kv", "s", "c"), given["dims"], strict=True):
-        cells = (Cell(at, at + width, look, name),)
-        rows.append(Row(f"whole model, {name}", cells))
+        rows.append(Row(f"whole model, {name}", (Cell(at, at + width, look, name),)))
         at += width
     for title, found in (("the rank's", expected), ("yours", got)):
         if found is not None:

@@ -11,7 +11,7 @@ def place(matches: list[int], budget: int) -> list[int]:
         if first == len(ends):
             return 0, ()
         replayed = 0
-        found = (sum(m - below for m in ends[first:]), ())
+        found: tuple[int, tuple[int, ...]] = (sum(m - below for m in ends[first:]), ())
         for i in range(first, len(ends)):
             if left:
                 rest, chosen = best(i + 1, left - 1, ends[i])
