@@ -143,8 +143,11 @@ class BlockStateCache:
         """What the groups know of this prompt, and where they agree. Changes nothing."""
         return self.reader.lookup(self.chain(key))
 
-    def acquire(self, lookup: Lookup) -> Lease:
+    def acquire(self, lookup: Lookup, unwritten: bool = False) -> Lease:
         """Reference every block of the hit, so that no allocation can take one of them.
+
+        Args:
+            unwritten: also blocks that are being computed in this step; for a fault alone.
 
         Raises:
             KdalabError: the hit has gone since the lookup, or is being computed in this step.
@@ -156,7 +159,8 @@ class BlockStateCache:
             again = self.reader.lookup(lookup.handle)
             if (again.restore, again.found) != (lookup.restore, lookup.found):
                 raise KdalabError("the cache has changed since this lookup; look up again")
-        if any(b.fresh for blocks in lookup.found for b in blocks):
+        fresh = any(b.fresh for blocks in lookup.found for b in blocks)
+        if fresh and not unwritten:
             raise KdalabError("a block of the hit is being computed in this step; wait for its end")
         at = lookup.restore
         kv: dict[int, list[Block]] = {}

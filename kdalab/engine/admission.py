@@ -243,7 +243,11 @@ def _begin(engine: Engine, request: Request, lease: Lease | None) -> None:
     name, slot = request.name, request.active_slot
     if lease is None or lease.state is None:
         request.start = Start.CLEAR
-        engine.emit(ev.Cleared(name, slot))
+        if engine.config.faults.skip_clear:
+            what = f"slot {slot} is not cleared; {name} begins with what its last owner left."
+            engine.emit(ev.FaultInjected(name, "skip_clear", what))
+        else:
+            engine.emit(ev.Cleared(name, slot))
     else:
         request.start = Start.COPY
         size = engine.checkpoints.slot_bytes

@@ -24,7 +24,8 @@ def settle(engine: Engine, request: Request) -> None:
     start = request.start
     name, slot = request.name, request.active_slot
     if start is Start.CLEAR:
-        engine.active.clear(slot, name)
+        if not engine.config.faults.skip_clear:
+            engine.active.clear(slot, name)
     elif start is Start.COPY:
         assert request.lease is not None
         assert request.lease.state is not None
@@ -32,6 +33,7 @@ def settle(engine: Engine, request: Request) -> None:
         faults = engine.config.faults
         if faults.share_checkpoint:
             shared_state.begin(engine, request)
+        shared_state.reach(engine, request)
         if faults.drop_conv:
             recurrent, conv = engine.active.read(slot)
             engine.active.write(slot, recurrent, torch.zeros_like(conv), name)
@@ -72,7 +74,7 @@ def write_states(
         recurrent = dequantise(*quantise(recurrent), recurrent.dtype)
     slots, owners = [r.active_slot for r in requests], [r.name for r in requests]
     engine.active.write_many(slots, recurrent, conv, owners)
-    shared_state.after_writing(requests, recurrent, conv)
+    shared_state.after_writing(engine, requests, recurrent, conv)
     for request in requests:
         if request.source_slot >= 0:
             request.source_slot = -1

@@ -14,6 +14,7 @@ from kdalab.engine.base import BaseEngine
 from kdalab.engine.config import EngineConfig
 from kdalab.engine.costs import with_costs
 from kdalab.engine.live import live_view
+from kdalab.engine.media import share_key
 from kdalab.engine.pools import build_pools
 from kdalab.engine.request import Phase, Request
 from kdalab.engine.strategy import slots_per_request
@@ -129,11 +130,15 @@ class Engine(BaseEngine):
         self.requests[name] = request
         self.waiting.append(request)
         self.emit(ev.Submitted(name, len(ids), max_new_tokens, ids))
+        if self.config.faults.ignore_images and media is not None:
+            share_key(self, request)
         return request
 
     def step(self) -> list[ev.Event]:
         """Admit, prefill one chunk's worth, decode one token each. Returns the new events."""
         first = len(self.events)
+        if self.buffer is not None:
+            self.buffer.heedless = self.config.faults.move_held
         with torch.inference_mode():
             decoding = [r for r in self.running if r.phase is Phase.DECODE]
             transfers.land(self)

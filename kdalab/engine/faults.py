@@ -26,6 +26,24 @@ class Faults:
 
     ``keep_rejected``: after a verify step with a wrong draft, commit the state after the last
     drafted token, which has seen tokens that are not in the text.
+
+    ``skip_clear``: a request without a hit begins in its slot as the last owner left it.
+
+    ``alias_snapshot``: a snapshot without a copy. The checkpoint and its maker's slot are one
+    memory, so whoever hits it reads what the maker has become (see ``engine.shared_state``).
+
+    ``free_locked``: a checkpoint that a request is about to copy is given to another one's
+    snapshot; the copy reads the other's state (see ``engine.shared_state``).
+
+    ``ignore_images``: the key of a prompt has placeholders where the images are, so the same text
+    with another image is the same prefix.
+
+    ``start_early``: decode begins when the state has come, whether all latent KV is here or not.
+
+    ``move_held``: compaction moves slots while a transfer holds their addresses (unified memory).
+
+    ``read_unwritten``: what a step will cache can be hit in that very step (``BlockEngine``); a
+    batch has no order, so the reader comes first.
     """
 
     skip_replay: bool = False
@@ -33,6 +51,13 @@ class Faults:
     quantise_in_recurrence: bool = False
     share_checkpoint: bool = False
     keep_rejected: bool = False
+    skip_clear: bool = False
+    alias_snapshot: bool = False
+    free_locked: bool = False
+    ignore_images: bool = False
+    start_early: bool = False
+    move_held: bool = False
+    read_unwritten: bool = False
 
     def __post_init__(self) -> None:
         for f in fields(self):

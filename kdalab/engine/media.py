@@ -10,10 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import torch
 
+from kdalab.cache import PrefixKey
+from kdalab.engine import events as ev
 from kdalab.errors import KdalabError
+
+if TYPE_CHECKING:
+    from kdalab.engine.core import Engine
+    from kdalab.engine.request import Request
 
 MOST_ID = 2**31 - 1
 
@@ -113,3 +120,23 @@ class Media:
             at += range(begin - first, end - first)
             values.append(span.embeddings[begin - span.start : end - span.start])
         return (torch.tensor(at), torch.cat(values)) if at else None
+
+
+def share_key(engine: Engine, request: Request) -> None:
+    """Fault ``ignore_images``: of two prompts that differ in an image alone, both have the key of
+    the one that came first, as if an image's positions were placeholders."""
+    assert request.media is not None
+    ids = list(request.tokens)
+    whose = ""
+    for span in request.media.spans:
+        for other in engine.requests.values():
+            spans = other.media.spans if other is not request and other.media is not None else ()
+            same = next((s for s in spans if (s.start, s.n) == (span.start, span.n)), None)
+            if same is not None:
+                ids[span.start : span.end] = other.tokens[span.start : span.end]
+                whose = other.name
+                break
+    if whose and tuple(ids) != request.tokens:
+        request.key = PrefixKey.from_tokens(tuple(ids), engine.config.page_tokens)
+        what = f"an image's positions are placeholders in the key, so it is the key of {whose}."
+        engine.emit(ev.FaultInjected(request.name, "ignore_images", what))

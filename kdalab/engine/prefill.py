@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kdalab.engine import checkpointing, copies, decode
+from kdalab.engine import checkpointing, copies, decode, shared_state
 from kdalab.engine import events as ev
 from kdalab.engine.config import CELL
 from kdalab.engine.dispatch import Work
@@ -59,7 +59,9 @@ def _run_segment(engine: Engine, request: Request, end: int) -> None:
     say_computed(engine, request, start, end)
     if request.stale_state is not None and end >= _trusted(request):
         _lose_replay(engine, request)
-    elif end in request.boundaries and not engine.config.faults.active:
+    elif end in request.boundaries and engine.config.faults.active:
+        shared_state.snapshot(engine, request, end)
+    elif end in request.boundaries:
         checkpointing.in_prefill(engine, request, end)
 
 
@@ -95,7 +97,7 @@ def _run_cell(engine: Engine, request: Request, first: int, last: int) -> None:
     keep = engine.config.keep_logits
     recurrent, conv = copies.read_state(engine, request)
     # Only a fault can leave the grid, and only then may the last bits differ.
-    faulty = bool(engine.config.faults.active)
+    faulty = engine.config.faults.active not in ((), ("alias_snapshot",))
     compute = engine.model.prefill_piece if faulty else engine.model.prefill_cell
     out = compute(
         torch.tensor(request.tokens[first:last]),

@@ -179,7 +179,8 @@ def land_state(
             state.
     """
     landing = _landing(request)
-    if landing.missing:
+    early = landing.missing if engine.config.faults.start_early else 0
+    if landing.missing and not early:
         raise KdalabError(
             f"the state after {request.n_tokens:,} tokens of {request.name} is here, the latent KV "
             f"of {landing.missing:,} tokens is not: nothing is decoded from part of a state"
@@ -195,7 +196,12 @@ def land_state(
     size = landing.nbytes + recurrent.nbytes + conv.nbytes
     where = landing.source, request.active_slot, request.n_tokens
     engine.emit(ex.StateLanded(request.name, *where, landing.held, size))
-    arrivals.keep(engine, request)
+    if early:
+        request.spoiled = True
+        what = f"it decodes although the latent KV of {early:,} tokens has not arrived."
+        engine.emit(ev.FaultInjected(request.name, "start_early", what))
+    if not engine.config.faults.active:  # nothing that a fault may have spoiled enters the tree
+        arrivals.keep(engine, request)
     decode.take_token(engine, request, first)
 
 

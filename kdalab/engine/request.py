@@ -51,7 +51,8 @@ class Request:
     transfer from the host that it has waited for (0: it has not asked for one). ``fetched``: other
     instances have been asked. ``arrival`` is the state that it brought, until it is admitted.
     ``landing``: its prefill runs elsewhere, and what has arrived so far.
-    ``media``: images in the prompt.
+    ``media``: images in the prompt. ``spoiled``: a fault has given it somebody else's state, so it
+    leaves nothing in the cache.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Request:
     logits: list[torch.Tensor] = field(default_factory=list)
     stale_state: tuple[torch.Tensor, torch.Tensor] | None = None
     stand_in: StandIn | None = None
+    spoiled: bool = False
 
     @property
     def n_tokens(self) -> int:

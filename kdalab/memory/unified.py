@@ -84,6 +84,7 @@ class UnifiedBuffer:
         self.lazy, self.poison = lazy, poison
         self.data = torch.full((max(self.nbytes, 0),), POISON_BYTE, dtype=torch.uint8)
         self.moved: list[Move] = []
+        self.heedless = False  # of a fault: compaction does not ask the gate
         self.holds = MoveGate(self._catch_up)
         self.pages = UnifiedSlots(self, page_bytes, "latent pages", low=True)
         self.states = UnifiedSlots(self, state_bytes, "states", low=False)
@@ -129,8 +130,8 @@ class UnifiedBuffer:
 
     @property
     def gated(self) -> bool:
-        """True while somebody holds addresses."""
-        return self.holds.is_held
+        """True while somebody holds addresses, and compaction heeds it."""
+        return self.holds.is_held and not self.heedless
 
     def gate(self, who: str = "a transfer") -> Hold:
         """Hold everything where it is; an eager buffer catches up when the last hold goes."""

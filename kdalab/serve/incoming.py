@@ -96,7 +96,8 @@ class Incoming:
     def _complete(self) -> bool:
         """Nothing is decoded before all of one boundary is here."""
         state = self.state
-        if state is None or self.missing or self.request.landing is None:
+        early = self.engine.config.faults.start_early
+        if state is None or self.request.landing is None or (self.missing and not early):
             return False
         assert state.meta.first is not None
         recurrent, conv = state.tensors["recurrent"], state.tensors["conv"]

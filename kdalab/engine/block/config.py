@@ -8,11 +8,13 @@ from kdalab.cache import BlockRetention, CacheMode, parse_block_retention
 from kdalab.engine.config import CELL, MOST
 from kdalab.engine.dispatch import Work, choose
 from kdalab.engine.drafters import Drafter, PromptLookup
+from kdalab.engine.faults import Faults
 from kdalab.errors import KdalabError, shown
 
 LAYOUTS = ("padded", "packed")
 
 _AT_LEAST_ONE = ("total_bytes", "chunk_tokens", "max_running")
+_FAULT = ("read_unwritten",)
 _OPTIONAL = ("n_blocks", "attention_block", "state_block", "unit")
 _FLAGS = ("eagle", "reuse", "cache_decoded", "poison", "keep_logits", "check_every_step")
 
@@ -45,7 +47,7 @@ class BlockEngineConfig:
 
     ``poison`` fills free memory with NaN, ``keep_logits`` keeps every token's logits on the
     request, ``check_every_step`` runs ``engine.check()`` after each step. ``backend`` is asked of
-    the kernels.
+    the kernels. Of ``faults`` only ``read_unwritten`` has a meaning here.
 
     Raises:
         KdalabError: a number that cannot be, or numbers that do not go together; the message has
@@ -72,6 +74,7 @@ class BlockEngineConfig:
     keep_logits: bool = False
     check_every_step: bool = False
     backend: str = "auto"
+    faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
@@ -98,6 +101,10 @@ class BlockEngineConfig:
         object.__setattr__(self, "mode", CacheMode(self.mode))
         if not callable(getattr(self.drafter, "propose", None)):
             raise KdalabError(f"drafter = {shown(self.drafter)}; it needs propose(tokens, n)")
+        if not isinstance(self.faults, Faults) or self.faults.active not in ((), _FAULT):
+            raise KdalabError(
+                f"faults = {shown(self.faults)}; blocks know Faults(read_unwritten=True), or none"
+            )
         if self.chunk_tokens < CELL:
             raise KdalabError(
                 f"chunk_tokens = {self.chunk_tokens}; a step must hold one cell of {CELL} tokens"

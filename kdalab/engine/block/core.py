@@ -255,9 +255,14 @@ class BlockEngine(BaseEngine):
         decoding = [s for s in computed if s.request.phase is Phase.DECODE]
         for row in arrived:
             arrivals.seat(self, meta, row)
-        for row in prefilled:
+        # A batch has no order. Only a fault lets a row read what another one writes.
+        order = reversed(prefilled) if self.config.faults.read_unwritten else prefilled
+        for row in order:
             prefill.run_row(self, meta, row)
         decode.run_rows(self, meta, decoding)
+        for one in rows:
+            if one.request.spoiled and one.request.lease is not None:
+                acts.withdraw(self, one.request)  # what a fault spoils is never cached
         cache.step_done()
         self._scrub()
         self.emit(bl.StepEnded(""))

@@ -113,12 +113,13 @@ def admit(engine: BlockEngine, batch: Batch, request: BlockRequest) -> bool:
     """Give a request what it starts with, and its row of this step; False, and nothing is held,
     when too few blocks are free or its hit is being computed."""
     lookup = engine.cache.lookup(engine.chain_of(request))
-    if lookup.deferred:
+    early = lookup.deferred and engine.config.faults.read_unwritten
+    if lookup.deferred and not early:
         request.deferred += 1
         engine.emit(bl.Deferred(request.name, lookup.restore))
         return False
     # Held before anything is allocated, or the allocation could take what was just found.
-    lease = engine.cache.acquire(lookup)
+    lease = engine.cache.acquire(lookup, unwritten=early)
     request.lease, request.computed = lease, lookup.restore
     request.phase = Phase.PREFILL if request.computed < request.n_tokens else Phase.DECODE
     if request.arrival is not None and request.arrival.boundary <= lookup.restore:
@@ -137,6 +138,10 @@ def admit(engine: BlockEngine, batch: Batch, request: BlockRequest) -> bool:
         return False
     request.lookup = lookup
     engine.running.append(request)
+    if early:
+        request.spoiled = True
+        what = f"it reads {lookup.restore:,} tokens of blocks that this very step is to write."
+        engine.emit(ev.FaultInjected(request.name, "read_unwritten", what))
     _take(engine, batch, request, step, ())
     return True
 
