@@ -10,7 +10,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +17,15 @@ from kdalab.bench.engine import Figure
 from kdalab.bench.timing import medians_in_turns
 from kdalab.errors import KdalabError
 from kdalab.spec import ModelSpec, state_sizes
+from kdalab.transfer.worth import LENGTHS as LENGTHS
+from kdalab.transfer.worth import KindBytes as KindBytes
+from kdalab.transfer.worth import break_even
+from kdalab.transfer.worth import bytes_by_kind as bytes_by_kind
 
 if TYPE_CHECKING:
     from kdalab.engine import Engine
     from kdalab.model import HybridModel
     from kdalab.transfer import Bundle
-
-LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
-"""Prompts whose bytes are listed, tokens."""
 
 PROMPTS = (256, 1024)
 """Prompts that are measured on the tiny model, tokens."""
@@ -39,57 +39,6 @@ PREFILL_RATE = 10_000.0
 BLOB_MIB = (16, 64)
 SLOWER = 2.0
 """Bundles are to be written and read in at most this many times the time of a copy."""
-
-
-@dataclass(frozen=True, slots=True)
-class KindBytes:
-    """Bytes of each kind for one prompt: ``share`` is what recurrent and conv state are of all."""
-
-    model: str
-    tokens: int
-    latent: int
-    recurrent: int
-    conv: int
-
-    @property
-    def total(self) -> int:
-        """All kinds."""
-        return self.latent + self.recurrent + self.conv
-
-    @property
-    def share(self) -> float:
-        """Of the bytes, what does not depend on the prompt's length."""
-        return (self.recurrent + self.conv) / self.total
-
-
-def bytes_by_kind(spec: ModelSpec, lengths: Sequence[int] = LENGTHS) -> list[KindBytes]:
-    """What a request of each length has to move, whole model; exact integers from ``spec``."""
-    sizes = state_sizes(spec)
-    return [
-        KindBytes(spec.name, n, sizes.latent_bytes(n), sizes.recurrent_bytes, sizes.conv_bytes)
-        for n in lengths
-    ]
-
-
-def break_even(
-    fixed_bytes: float,
-    token_bytes: float,
-    bandwidth: float,
-    seconds_a_token: float,
-    ship_fixed: float = 0.0,
-    ship_token: float = 0.0,
-    replay_fixed: float = 0.0,
-) -> float:
-    """Tokens from which on shipping a state is sooner than computing it; infinite if never.
-
-    Shipping n tokens takes ``ship_fixed + fixed_bytes / bandwidth + n (ship_token + token_bytes /
-    bandwidth)`` seconds, replaying them ``replay_fixed + n seconds_a_token``.
-    """
-    gain = seconds_a_token - ship_token - token_bytes / bandwidth
-    need = ship_fixed + fixed_bytes / bandwidth - replay_fixed
-    if need <= 0 and gain >= 0:
-        return 0.0
-    return need / gain if gain > 0 else float("inf")
 
 
 def modelled(
