@@ -28,6 +28,7 @@ MODULES = (
     "modes",
     "retention",
     "compare",
+    "transfer",
     "verify",
     "lab",
 )

@@ -38,6 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engine",
         "recall",
         "lab",
+        "transfer",
+        "serve",
         "kdalab_kernels",
     },
     "exercises": {

@@ -62,6 +62,15 @@ from kdalab.lessons.state import (
 )
 from kdalab.lessons.state import K as STATE_CHANNELS
 from kdalab.lessons.steps import Step, steps_of
+from kdalab.lessons.transfer import (
+    TRANSFER_FAULTS,
+    Parcel,
+    TransferRun,
+    play_transfer,
+    real_bytes,
+    refused_offers,
+    worth_lines,
+)
 from kdalab.lessons.tree import STORIES, TREE_BYTES, Act, TreeRun, play_tree
 from kdalab.lessons.unified import WORKLOADS, UnifiedRun, play_unified
 from kdalab.lessons.verify import (
@@ -93,6 +102,7 @@ __all__ = [
     "SHARING_STRATEGIES",
     "STATE_CHANNELS",
     "STORIES",
+    "TRANSFER_FAULTS",
     "TREE_BYTES",
     "WORKLOADS",
     "Act",
@@ -118,6 +128,7 @@ __all__ = [
     "ModeResult",
     "ModeRun",
     "Pair",
+    "Parcel",
     "PartialAct",
     "PartialRun",
     "PolicyFigures",
@@ -134,6 +145,7 @@ __all__ = [
     "StateImage",
     "StateRun",
     "Step",
+    "TransferRun",
     "TreeRun",
     "UnifiedRun",
     "VerifyRun",
@@ -154,15 +166,19 @@ __all__ = [
     "play_retention",
     "play_sharing",
     "play_state",
+    "play_transfer",
     "play_tree",
     "play_unified",
     "play_verify",
     "policies_on_trace",
+    "real_bytes",
     "recall_rows",
+    "refused_offers",
     "rounded_with",
     "run_both",
     "scale_lines",
     "scenario",
     "shrunk",
     "steps_of",
+    "worth_lines",
 ]

@@ -60,6 +60,7 @@ class DecodeRole:
         prefills: addresses of prefill processes, asked in turn. Without any every prompt is
             prefilled here.
         fallback: whether a prompt is prefilled here when its state does not come.
+        remote: the way to the prefill processes; by default HTTP.
     """
 
     def __init__(
@@ -70,12 +71,13 @@ class DecodeRole:
         prefills: Sequence[str] = (),
         token: str = "",
         fallback: bool = True,
+        remote: Remote | None = None,
     ) -> None:
         self.images = images
         self.worker, self.limits, self.fallback = worker, limits, fallback
         self.engine: Engine = worker.engine
         self.prefills = list(prefills)
-        self.remote = Remote(limits, token)
+        self.remote = Remote(limits, token) if remote is None else remote
         self.live: dict[str, Live] = {}
         self.counts = {"transfers": 0, "retries": 0, "fallbacks": 0, "failed": 0, "bytes": 0}
         self._waiting = 0

@@ -64,15 +64,7 @@ def encode_app(options: EncodeOptions) -> FastAPI:
         counts["open"] += 1
         try:
             found = await embedding(p)
-            meta = PieceMeta(
-                transfer=p.digest.hex(),
-                seq=0,
-                kind="embedding",
-                identity=encoder.fingerprint,
-                boundary=p.n,
-                image=p.digest.hex(),
-            )
-            frame = write_piece(meta, {"embeddings": found})
+            frame = embedding_piece(p, found, encoder.fingerprint)
             pool.give_back(p.digest)
         finally:
             counts["open"] -= 1
@@ -91,6 +83,20 @@ def encode_app(options: EncodeOptions) -> FastAPI:
         return JSONResponse(body)
 
     return app
+
+
+def embedding_piece(p: Picture, embeddings: torch.Tensor, encoder: str) -> bytes:
+    """The frame that answers: ``embeddings`` [position, hidden] of ``p`` by the encoder of that
+    fingerprint."""
+    meta = PieceMeta(
+        transfer=p.digest.hex(),
+        seq=0,
+        kind="embedding",
+        identity=encoder,
+        boundary=p.n,
+        image=p.digest.hex(),
+    )
+    return write_piece(meta, {"embeddings": embeddings})
 
 
 async def _one(frame: bytes) -> AsyncGenerator[bytes, None]:

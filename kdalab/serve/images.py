@@ -136,6 +136,7 @@ class Images:
 
     Args:
         encoders: addresses of encode processes, asked in turn.
+        remote: the way to them; by default HTTP.
     """
 
     def __init__(
@@ -145,12 +146,13 @@ class Images:
         encoders: Sequence[str],
         limits: Limits,
         token: str = "",
+        remote: Remote | None = None,
     ) -> None:
         self.encoders, self.limits = list(encoders), limits
         self.shape = model.config.hidden_size, model.dtype
         self.fingerprint = encoder_fingerprint(model.config.hidden_size, seed, model.dtype)
         self.pool = EmbeddingPool(limits.embedding_bytes)
-        self.remote = Remote(limits, token)
+        self.remote = Remote(limits, token) if remote is None else remote
 
     async def take(self, pictures: Sequence[Picture]) -> list[torch.Tensor]:
         """The embeddings [position, hidden] of all, held until ``give_back``.
