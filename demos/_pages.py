@@ -31,6 +31,7 @@ MODULES = (
     "transfer",
     "verify",
     "lab",
+    "invariants",
 )
 
 

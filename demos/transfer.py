@@ -400,7 +400,7 @@ LESSON = Lesson(
         ("code-worth", break_even),
     ),
     notebook="transfer",
-    next=("joint", "unified"),
+    next=("joint", "unified", "invariants"),
 )
 
 

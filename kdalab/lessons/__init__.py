@@ -21,6 +21,8 @@ from kdalab.lessons.int8 import (
     scale_lines,
     shrunk,
 )
+from kdalab.lessons.invariants import RULES, play_rule
+from kdalab.lessons.invariants import Broken as BrokenRule
 from kdalab.lessons.joint import JOINT, MIXES, JointRun, Mix, play_joint
 from kdalab.lessons.modes import (
     MODE_BLOCK,
@@ -99,6 +101,7 @@ __all__ = [
     "RECALL_SIMILARITY",
     "RESTORE",
     "RETENTION_STORIES",
+    "RULES",
     "SHARING_STRATEGIES",
     "STATE_CHANNELS",
     "STORIES",
@@ -109,6 +112,7 @@ __all__ = [
     "Asked",
     "BothRun",
     "Broken",
+    "BrokenRule",
     "Candidate",
     "Chapter",
     "ChunkRun",
@@ -164,6 +168,7 @@ __all__ = [
     "play_modes",
     "play_partial",
     "play_retention",
+    "play_rule",
     "play_sharing",
     "play_state",
     "play_transfer",
