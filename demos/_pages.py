@@ -32,6 +32,7 @@ MODULES = (
     "verify",
     "lab",
     "invariants",
+    "tour",
 )
 
 

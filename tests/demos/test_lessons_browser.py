@@ -18,8 +18,8 @@ every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: les
 
 # Pages take turns: each opens in one of the two languages here, and in the other with -m slow.
 SPOKEN = [
-    pytest.param(lesson, lang, id=f"{lesson.slug}-{lang}", marks=marks)
-    for number, lesson in enumerate(LESSONS)
+    pytest.param(listed.slug, lang, id=f"{listed.slug}-{lang}", marks=marks)
+    for number, listed in enumerate(PAGES)
     for lang, marks in (
         (("zh", "ko")[number % 2], ()),
         (("ko", "zh")[number % 2], pytest.mark.slow),
@@ -99,14 +99,14 @@ def test_a_page_opens_steps_to_its_end_and_back_and_moves_every_control(browser,
                 number.blur()
 
 
-@pytest.mark.parametrize(("lesson", "lang"), SPOKEN)
-def test_a_page_speaks_the_browser_s_language_dark_and_narrow(browser, hub, lesson, lang):
+@pytest.mark.parametrize(("slug", "lang"), SPOKEN)
+def test_a_page_speaks_the_browser_s_language_dark_and_narrow(browser, hub, slug, lang):
     locale = {"zh": "zh-CN", "ko": "ko-KR"}[lang]
-    url = f"{hub}/{lesson.slug}?__theme=dark"
+    url = f"{hub}/{slug}?__theme=dark"
     with opened(browser, url, width=400, locale=locale) as page:
         page.wait_for_function(
             "q => document.querySelector('h1')?.innerText === q",
-            arg=t(lang, f"{lesson.slug}.question"),
+            arg=t(lang, f"{slug}.question"),
         )
         script = "[一-鿿]" if lang == "zh" else "[가-힣]"
         assert re.search(script, page.inner_text("#kd-why"))
