@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,26 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demos import app
+from kdalab.bench.chromium import browser as browser
+from kdalab.bench.chromium import chromium_path as chromium_path
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-BROWSER_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 WIDE, NARROW = (1360, 900), (400, 860)
 README_QUERY = "scenario=fan-out&spacing=192&step=13"
-
-
-def chromium_path() -> str | None:
-    """Where Chromium is, or None."""
-    return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @contextmanager
@@ -53,19 +40,6 @@ def serving(port: int | None = None) -> Iterator[str]:
         yield url.rstrip("/")
     finally:
         blocks.close(verbose=False)
-
-
-@contextmanager
-def browser(executable: str) -> Iterator[Browser]:
-    """A Chromium that asks nobody anything."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=executable, args=BROWSER_ARGS)
-        try:
-            yield opened
-        finally:
-            opened.close()
 
 
 def open_page(opened: Browser, url: str, size: tuple[int, int], **context: Any) -> Page:

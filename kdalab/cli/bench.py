@@ -6,7 +6,15 @@ from importlib import import_module
 
 import typer
 
-BENCHMARKS = ("kernels", "cache", "engine", "lab", "gpu", "transfer")
+BENCHMARKS = (
+    "kernels",
+    "cache",
+    "engine",
+    "lab",
+    "gpu",
+    "transfer",
+    "ui",
+)
 
 app = typer.Typer(help="Measure this machine and compare with others.", no_args_is_help=True)
 
