@@ -32,12 +32,24 @@ class _Text:
 
 t = _Text(Path(__file__).parent / "text")
 
+_first: list[str] = []  # the language set with speak_first
+
+
+def speak_first(lang: str | None) -> None:
+    """Open every page in ``lang``, whatever a browser asks for; None undoes it.
+
+    ``?lang=`` and the page's own chooser still say otherwise.
+    """
+    _first[:] = [lang] if lang in LANGUAGES else []
+
 
 def language_of(request: gr.Request | None) -> str:
-    """The language of a visit: ``?lang=``, or else what the browser asks for."""
+    """The language of a visit: ``?lang=``, else ``speak_first``, else what the browser asks for."""
     if request is None:
         return "en"
     asked = str(request.query_params.get("lang", ""))
     if asked in LANGUAGES:
         return asked
+    if _first:
+        return _first[0]
     return best_language(request.headers.get("accept-language"))

@@ -8,8 +8,11 @@ import subprocess
 import sys
 import time
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from kdalab.cli import demo
 from kdalab.errors import KdalabError
@@ -56,6 +59,106 @@ def test_a_place_that_cannot_be_listened_on_is_explained(host, port, says):
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--lang", "de"], "language 'de'; use one of en, zh, ko"),
+        (["--share"], "add --yes"),
+    ],
+)
+def test_what_it_does_not_do_unasked_is_one_line(options, says):
+    done = kdalab(*options, "--port", str(free_port()))
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_sharing_is_asked_for_on_a_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(demo.typer, "confirm", lambda *_, **__: False)
+    with pytest.raises(KdalabError, match="nothing was shared"):
+        demo.allow_sharing(yes=False)
+    demo.allow_sharing(yes=True)
+    monkeypatch.setattr(demo.typer, "confirm", lambda *_, **__: True)
+    demo.allow_sharing(yes=False)
+
+
+class FakeHub:
+    """Stands for ``demos.app``: what the command would open, and how."""
+
+    share_url = None
+
+    def __init__(self):
+        self.said = []
+
+    def pages(self):
+        return [SimpleNamespace(slug="tree")]
+
+    def launch_options(self):
+        return {"share": False}
+
+    def build_app(self):
+        return self
+
+    def draw_pages(self, app, first):
+        self.said.append(("first", first))
+
+    def speak_first(self, lang):
+        self.said.append(("lang", lang))
+
+    def launch(self, **options):
+        self.said.append(("share", options["share"], options["server_name"]))
+
+    def close(self, verbose):
+        self.said.append("closed")
+
+    def block_thread(self):
+        self.said.append("blocked")
+
+
+def opened(monkeypatch, *arguments):
+    hub = FakeHub()
+    monkeypatch.setattr(demo, "load_demos", lambda: hub)
+    monkeypatch.setattr(demo, "check_free", lambda host, port: None)
+    app = typer.Typer()
+    app.command()(demo.command)
+    return hub, CliRunner().invoke(app, list(arguments))
+
+
+def test_another_address_than_this_machine_s_prints_one_warning(monkeypatch):
+    hub, done = opened(monkeypatch, "tree", "--host", "0.0.0.0", "--lang", "ko")
+    assert done.stderr.splitlines() == [
+        "kdalab: warning: 0.0.0.0 is more than this machine; who reaches it can open these pages, "
+        "without a password"
+    ]
+    assert hub.said == [("lang", "ko"), ("share", False, "0.0.0.0"), ("first", "tree"), "blocked"]
+    for host in ("127.0.0.1", "localhost", "::1", "127.8.9.1"):
+        assert opened(monkeypatch, "--host", host)[1].stderr == ""
+
+
+def test_a_share_that_gradio_did_not_get_ends_the_hub(monkeypatch):
+    hub, done = opened(monkeypatch, "--share", "--yes")
+    assert done.exit_code == 2
+    assert "no public address" in done.stderr
+    assert hub.said == [("share", True, "127.0.0.1"), "closed"]
+
+
+def test_the_language_of_the_command_comes_before_the_browser_s_and_after_the_link_s():
+    from demos._text import language_of, speak_first
+
+    def visit(**query):
+        return SimpleNamespace(query_params=query, headers={"accept-language": "zh-CN"})
+
+    try:
+        assert language_of(visit()) == "zh"
+        speak_first("ko")
+        assert language_of(visit()) == "ko"
+        assert language_of(visit(lang="en")) == "en"
+    finally:
+        speak_first(None)
+    assert language_of(visit()) == "zh"
 
 
 def test_page_names_forgive_case_and_underscores():
