@@ -11,9 +11,18 @@ import gradio as gr
 from demos import _opening, _page
 from demos._controls import Settings
 from demos._layout import Parts, frame_at, labels, layout, ordered, whole_run
-from demos._lesson import Lesson, can_follow, guard, joined, numbers_of, read_link
+from demos._lesson import (
+    Lesson,
+    can_follow,
+    clipped,
+    guard,
+    joined,
+    numbers_of,
+    read_link,
+)
 from demos._nav import Listed
 from demos._text import language_of, t
+from kdalab.viz.picture_file import picture_file
 from kdalab.words import LANGUAGES
 
 # A step must answer at once: no queue and no veil over the picture. A run may take its turn.
@@ -106,6 +115,16 @@ def _wire_steps(lesson: Lesson, parts: Parts) -> None:
         whole = {"page": lesson.slug, "settings": now.as_dict(), "data": film.data()}
         return json.dumps(whole, indent=1)
 
+    def as_file(now: Settings, at: int, lang: tuple[str, str]) -> str:
+        film = lesson.play(now)
+        step = clipped(at, film)
+        made = picture_file(film.picture(step, lang[0]), film.sentence(step, lang[0]))
+        name = f"kdalab-{lesson.slug}-step-{step}.{made.suffix}"
+        return json.dumps({"name": name, "type": made.media_type, "text": made.text})
+
+    parts.draw.click(as_file, [parts.settings, parts.step, parts.lang], parts.blob, **_STEP).then(
+        None, parts.blob, None, js=_page.SAVE_FILE_JS, api_visibility="private"
+    )
     parts.copy.click(None, None, None, js=_page.COPY_LINK_JS, api_visibility="private")
     parts.save.click(as_json, parts.settings, parts.blob, **_STEP).then(
         None, parts.blob, None, js=_page.DOWNLOAD_JS, api_visibility="private"

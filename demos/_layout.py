@@ -46,6 +46,7 @@ class Parts:
     log: gr.HTML
     words: list[gr.HTML]  # about, terms, code, study, next, legend
     save: gr.Button
+    draw: gr.Button
     copy: gr.Button
     blob: gr.Textbox
     drawn: gr.Textbox  # see _opening
@@ -70,7 +71,8 @@ class Parts:
     def labelled(self) -> list[Any]:
         """Outputs of ``_label``: everything that a language changes and a run does not."""
         bar = self.bar
-        buttons = [bar.first, bar.back, bar.play, bar.forward, bar.last, self.copy, self.save]
+        buttons = [bar.first, bar.back, bar.play, bar.forward, bar.last, self.copy, self.save,
+                   self.draw]  # fmt: skip
         run = [self.run] if self.run is not None else []
         return [
             self.lang, self.nav, self.language, self.heading, *self.controls, *buttons, *run,
@@ -135,8 +137,9 @@ def labels(
 ) -> tuple[Any, ...]:
     """Everything that a language changes, at these settings."""
     code, chosen = lang
-    buttons = [_page.PLAY_SIGN + t(code, "common.play") if n == "play" else t(code, f"common.{n}")
-               for n in ("first", "back", "play", "forward", "last", "copy", "save")]  # fmt: skip
+    names = ("first", "back", "play", "forward", "last", "copy", "save", "draw")
+    sign = {"play": _page.PLAY_SIGN}
+    buttons = [sign.get(n, "") + t(code, f"common.{n}") for n in names]
     run = [t(code, "common.run")] if lesson.texts else []
     return (
         lang,
@@ -261,11 +264,12 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
     with gr.Row():
         copy = gr.Button(t("en", "common.copy"), size="sm", elem_id="kd-copy", scale=0)
         save = gr.Button(t("en", "common.save"), size="sm", elem_id="kd-save", scale=0)
+        draw = gr.Button(t("en", "common.draw"), size="sm", elem_id="kd-draw", scale=0)
     words = [note, boxes["terms"], boxes["code"], boxes["study"], boxes["next"], legend]
     return Parts(
         settings, step, language, nav, chooser, heading, picture, why, bar,
         [*row, *broken, *texts], run, plots, folds, boxes["table"], boxes["zoom"], request,
-        boxes["log"], words, save, copy, gr.Textbox(visible="hidden"), drawn_box(),
+        boxes["log"], words, save, draw, copy, gr.Textbox(visible="hidden"), drawn_box(),
     )  # fmt: skip
 
 
