@@ -6,8 +6,9 @@ A browser's limits are a courtesy: whatever arrives is checked here again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -163,13 +164,18 @@ class Switches:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A box to type into; what is typed runs with the page's run button."""
+    """A box to type into; what is typed runs with the page's run button.
+
+    ``upload`` reads a file from the reader's machine into the box (and raises KdalabError for one
+    that it refuses); the box's limit is the file's as well.
+    """
 
     key: str
     default: str = ""
     limit: int = 768
     lines: int = 4
     width: int = 260
+    upload: Callable[[Path], str] | None = None
 
     def check(self, value: Any) -> str:
         """The text, its line ends made plain.

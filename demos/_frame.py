@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from demos import _opening, _page
-from demos._controls import Settings
+from demos._controls import Settings, Text
 from demos._layout import Parts, frame_at, labels, layout, ordered, whole_run
 from demos._lesson import (
     Lesson,
@@ -22,6 +23,7 @@ from demos._lesson import (
 )
 from demos._nav import Listed
 from demos._text import language_of, t
+from kdalab.errors import KdalabError
 from kdalab.viz.picture_file import picture_file
 from kdalab.words import LANGUAGES
 
@@ -131,6 +133,19 @@ def _wire_steps(lesson: Lesson, parts: Parts) -> None:
     )
 
 
+def _read_upload(box: Text, path: str) -> str:
+    """The text of an uploaded file.
+
+    Raises:
+        KdalabError: it is larger than its box takes, or the box's reader refuses it.
+    """
+    assert box.upload is not None
+    size = Path(path).stat().st_size
+    if size > box.limit:
+        raise KdalabError(f"the file has {size:,} bytes; the limit is {box.limit:,}")
+    return box.check(box.upload(Path(path)))
+
+
 def _playlabels(lang: str, *, playing: bool) -> str:
     return t(lang, "common.pause") if playing else _page.PLAY_SIGN + t(lang, "common.play")
 
@@ -163,6 +178,23 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
         else:
             event = component.release if isinstance(component, gr.Slider) else component.input
             event(run, inputs, parts.shown, **_RUN)
+    for box, file in parts.files:
+        at = order.index(box)
+
+        # Bound as defaults: each file fills its own box.
+        def take(
+            lang: tuple[str, str], path: str | None, *values: Any, box: Text = box, at: int = at
+        ) -> Any:
+            if path is None:
+                return (gr.skip(),) * (2 + len(parts.shown))
+            try:
+                text = guard(_read_upload, box, path)
+            finally:
+                Path(path).unlink(missing_ok=True)
+            return None, text, *run(lang, *values[:at], text, *values[at + 1 :])
+
+        taken = [parts.lang, file, *parts.controls]
+        file.upload(take, taken, [file, parts.controls[at], *parts.shown], **_RUN)
     if parts.run is not None:
         parts.run.click(run, inputs, parts.shown, **_RUN)
 

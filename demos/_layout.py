@@ -9,13 +9,14 @@ from typing import Any
 import gradio as gr
 
 from demos import _page
-from demos._controls import Control, Settings
+from demos._controls import Control, Settings, Text
 from demos._film import Row, log_html, tables_html
 from demos._lesson import Lesson, clipped
 from demos._nav import Listed, nav_html
 from demos._opening import drawn_box
 from demos._text import t
 from kdalab.phrases import say_html
+from kdalab.units import format_bytes
 from kdalab.viz.legend import legend_html
 from kdalab.viz.svg import esc
 from kdalab.words import LANGUAGES
@@ -38,6 +39,7 @@ class Parts:
     bar: _page.StepBar
     controls: list[Any]
     run: gr.Button | None
+    files: list[tuple[Text, gr.File]]  # beside the boxes that take one
     plots: list[gr.Plot]
     folds: dict[str, gr.Accordion]
     table: gr.HTML
@@ -76,7 +78,7 @@ class Parts:
         run = [self.run] if self.run is not None else []
         return [
             self.lang, self.nav, self.language, self.heading, *self.controls, *buttons, *run,
-            *self.folds.values(), *self.words,
+            *(file for _, file in self.files), *self.folds.values(), *self.words,
         ]  # fmt: skip
 
 
@@ -149,8 +151,24 @@ def labels(
         *(c.update(lesson.slug, code, settings[c.key]) for c in ordered(lesson)),
         *buttons,
         *run,
+        *(gr.File(label=_file_label(c, code)) for c in lesson.texts if c.upload is not None),
         *(gr.Accordion(label=t(code, f"common.fold-{name}")) for name in _folds(lesson)),
         *_words(lesson, pages, code, chosen),
+    )
+
+
+def _file_label(control: Text, lang: str) -> str:
+    return t(lang, "common.upload", limit=format_bytes(control.limit))
+
+
+def _file(control: Text, lang: str) -> gr.File:
+    return gr.File(
+        label=_file_label(control, lang),
+        file_count="single",
+        type="filepath",
+        height=140,
+        min_width=200,
+        elem_id=f"kd-{control.key}-file",
     )
 
 
@@ -232,10 +250,13 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
     with gr.Row(equal_height=True, visible=bool(lesson.row)):
         row = [c.component(lesson.slug) for c in lesson.row]
     broken = [c.component(lesson.slug) for c in lesson.broken]
-    texts, run = [], None
+    texts, files, run = [], [], None
     if lesson.texts:
         with gr.Row():
-            texts = [c.component(lesson.slug) for c in lesson.texts]
+            for control in lesson.texts:
+                texts.append(control.component(lesson.slug))
+                if control.upload is not None:
+                    files.append((control, _file(control, "en")))
         run = gr.Button(t("en", "common.run"), variant="primary", elem_id="kd-run", scale=0)
     plots = [gr.Plot(show_label=False, elem_id=f"kd-plot-{i}") for i in range(lesson.figures)]
     note = _page.block(about)
@@ -268,7 +289,7 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
     words = [note, boxes["terms"], boxes["code"], boxes["study"], boxes["next"], legend]
     return Parts(
         settings, step, language, nav, chooser, heading, picture, why, bar,
-        [*row, *broken, *texts], run, plots, folds, boxes["table"], boxes["zoom"], request,
+        [*row, *broken, *texts], run, files, plots, folds, boxes["table"], boxes["zoom"], request,
         boxes["log"], words, save, draw, copy, gr.Textbox(visible="hidden"), drawn_box(),
     )  # fmt: skip
 

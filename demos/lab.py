@@ -17,7 +17,7 @@ from demos._lesson import Lesson
 from demos._text import t
 from kdalab.lab.advise import Advice, advise
 from kdalab.lab.run import replay_setup
-from kdalab.lessons.trace_lab import LAB_TRACES, MAX_PASTED_BYTES, LabRun, play_lab
+from kdalab.lessons.trace_lab import LAB_TRACES, MAX_PASTED_BYTES, LabRun, play_lab, read_uploaded
 from kdalab.units import format_bytes
 from kdalab.viz.bytes_bars import Bar, bytes_bars_svg
 from kdalab.viz.lab_figures import pareto_figure
@@ -186,7 +186,7 @@ LESSON = Lesson(
         Choice("memory", (8, 16, 32, 64), 16, width=140),
         Choice("checkpoints", ("every:4096", "every:16384", "leaf", "leaf+branch"), "leaf+branch"),
         Switches("breaks", ("defaults",)),
-        Text("pasted", limit=MAX_PASTED_BYTES, lines=3),
+        Text("pasted", limit=MAX_PASTED_BYTES, lines=3, upload=read_uploaded),
     ),
     film=film,
     figures=1,

@@ -69,6 +69,22 @@ def play_lab(trace: str, pasted: str, model: str, memory: int, checkpoints: str)
     )
 
 
+def read_uploaded(file: Path) -> str:
+    """The text of a trace's file, read once with the limits of a pasted one.
+
+    Raises:
+        KdalabError: a file that is no text, and as ``read_pasted``.
+    """
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise KdalabError(
+            "the file is no UTF-8 text; upload a trace as JSON lines or CSV, not compressed"
+        ) from None
+    read_pasted(text)
+    return text
+
+
 def read_pasted(text: str) -> Trace:
     """A trace from the text of its file.
 

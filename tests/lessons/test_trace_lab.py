@@ -1,12 +1,15 @@
 """The lab on a page: pasted text is a file like any other, with limits."""
 
+import gzip
+import pickle
+
 import pytest
 
 from kdalab.errors import KdalabError
 from kdalab.lab.generate import CHAT, generate, write_jsonl
 from kdalab.lab.readers import open_trace
 from kdalab.lab.run import replay_setup
-from kdalab.lessons.trace_lab import MAX_PASTED_BYTES, play_lab, read_pasted
+from kdalab.lessons.trace_lab import MAX_PASTED_BYTES, play_lab, read_pasted, read_uploaded
 
 
 def test_a_pasted_trace_gives_the_account_of_its_file(tmp_path):
@@ -31,3 +34,22 @@ def test_a_text_that_no_reader_takes_is_refused(text):
 def test_a_text_that_is_too_long_is_refused_before_it_is_read():
     with pytest.raises(KdalabError, match="bytes"):
         read_pasted(" " * (MAX_PASTED_BYTES + 1))
+
+
+def test_an_uploaded_file_is_text_within_the_limits(tmp_path):
+    file = tmp_path / "x.jsonl"
+    line = '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}\n'
+    file.write_bytes(b"\xef\xbb\xbf" + line.encode())
+    assert read_uploaded(file) == line
+    file.write_bytes(pickle.dumps(line))
+    with pytest.raises(KdalabError, match="no UTF-8 text"):
+        read_uploaded(file)
+    file.write_bytes(gzip.compress(line.encode()))
+    with pytest.raises(KdalabError, match="not compressed"):
+        read_uploaded(file)
+    file.write_text("neither a trace nor anything like it")
+    with pytest.raises(KdalabError):
+        read_uploaded(file)
+    file.write_text(" " * (MAX_PASTED_BYTES + 1))
+    with pytest.raises(KdalabError, match="more than 1,000,000 bytes"):
+        read_uploaded(file)
