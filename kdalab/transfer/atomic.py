@@ -8,7 +8,7 @@ import mmap
 import os
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -23,9 +23,28 @@ def write_atomically(path: str | Path, parts: Sequence[Buffer], sync: bool = Tru
 
     With ``sync`` the bytes are on the disk before the name is, and the name before this returns.
     """
+    with staged(path, parts, sync) as name_it:
+        name_it()
+    return Path(path)
+
+
+@contextlib.contextmanager
+def staged(
+    path: str | Path, parts: Sequence[Buffer], sync: bool = True
+) -> Iterator[Callable[[], None]]:
+    """A new file with ``parts`` beside ``path``, and what gives it its name; without that it goes.
+
+    For those who have more to do between the writing, which takes long, and the name.
+    """
     file = Path(path)
     temporary = file.parent / f".{file.name[:80]}.{os.getpid()}-{secrets.token_hex(6)}.part"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+    def name_it() -> None:
+        os.replace(temporary, file)
+        if sync:
+            _sync_folder(file.parent)
+
     try:
         try:
             _write_all(handle, parts)
@@ -33,14 +52,10 @@ def write_atomically(path: str | Path, parts: Sequence[Buffer], sync: bool = Tru
                 os.fsync(handle)
         finally:
             os.close(handle)
-        os.replace(temporary, file)
-    except BaseException:
+        yield name_it
+    finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise
-    if sync:
-        _sync_folder(file.parent)
-    return file
 
 
 def map_file(path: str | Path) -> Buffer:

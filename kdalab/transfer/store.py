@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from kdalab.errors import KdalabError
-from kdalab.transfer.atomic import map_file, write_atomically
+from kdalab.transfer.atomic import map_file, staged, write_atomically
 from kdalab.transfer.checksum import Buffer
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -79,7 +79,8 @@ class FolderStore:
 
     A file gets its name when all of it is written, so a reader sees all of a value or none. Who
     changes the folder holds its lock. The index knows sizes and ages; what it says is compared
-    with the files, and an index that cannot be read is made anew from them.
+    with the files. One that cannot be read is made anew from them, and one that cannot be written
+    costs only the ages: ``repaired`` says so, and the files' own count.
 
     Args:
         path: the folder; it is made if need be.
@@ -108,20 +109,23 @@ class FolderStore:
             raise StoreError(f"{path!r} cannot be the folder of a store: {error}") from error
         self.name = name or self.path.name
         self.limit_bytes, self.sync = limit_bytes, sync
-        self.repaired = ""  # why the index was made anew, if it was
+        self.repaired = ""  # why the index was made anew or not written, if so
         self._lock = FileLock(self.path / ".lock", timeout=LOCK_SECONDS)
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """As ``StoreProtocol.put``; a value that is there already is replaced."""
+        """As ``StoreProtocol.put``; a value that is there already is replaced.
+
+        It is written without the lock and named under it, as the last thing that can fail.
+        """
         file = self._file(key)
         size = sum(memoryview(p).nbytes for p in parts)
         if self.limit_bytes is not None and size > self.limit_bytes:
             raise StoreError(f"{size:,} bytes; {self.name} holds {self.limit_bytes:,}")
         try:
-            write_atomically(file, parts, self.sync)
-            with self._locked() as entries:
+            with staged(file, parts, self.sync) as name_it, self._locked() as entries:
+                self._make_room(entries, key, size)
+                name_it()
                 entries[key] = Stored(size, time.time())
-                self._make_room(entries, key)
                 self._sweep()
         except OSError as error:
             raise StoreError(f"{self.name}: {error}") from error
@@ -183,7 +187,7 @@ class FolderStore:
                     yield entries
                 finally:
                     if write or before != entries:
-                        self._write(entries)
+                        self._keep(entries)
         except Timeout:
             raise StoreError(
                 f"{self.name}: another process has held its lock for {LOCK_SECONDS:.0f} s"
@@ -207,6 +211,7 @@ class FolderStore:
             ArithmeticError,
             AttributeError,
             LookupError,
+            OSError,
             RecursionError,
             TypeError,
             ValueError,
@@ -220,7 +225,7 @@ class FolderStore:
         for file in self.path.iterdir():
             key = file.name.removesuffix(SUFFIX)
             if file.name.endswith(SUFFIX) and KEY.fullmatch(key):
-                with suppress(FileNotFoundError):
+                with suppress(OSError):  # gone, or a link that leads nowhere
                     true = file.stat()
                     if not stat.S_ISREG(true.st_mode):
                         continue  # a folder or a pipe of that name is no value
@@ -229,20 +234,24 @@ class FolderStore:
                     found[key] = known if known and same else Stored(true.st_size, true.st_mtime)
         return found
 
-    def _write(self, entries: dict[str, Stored]) -> None:
+    def _keep(self, entries: dict[str, Stored]) -> None:
+        """Write the index. The files are what counts, so a put does not fail with it."""
         rows = {key: list(row) for key, row in entries.items()}
         text = json.dumps({"version": INDEX_VERSION, "entries": rows}, indent=0)
-        write_atomically(self.path / INDEX, [text.encode()], sync=False)
+        try:
+            write_atomically(self.path / INDEX, [text.encode()], sync=False)
+        except OSError as error:
+            self.repaired = f"{INDEX} cannot be written ({error}); the files' own times count"
 
-    def _make_room(self, entries: dict[str, Stored], keep: str) -> None:
-        """Give up the oldest until the limit holds; ``keep`` has just been written."""
+    def _make_room(self, entries: dict[str, Stored], key_in: str, size: int) -> None:
+        """Give up the oldest until ``size`` bytes under ``key_in`` are within the limit."""
         if self.limit_bytes is None:
             return
-        total = sum(e.bytes for e in entries.values())
+        total = size + sum(e.bytes for key, e in entries.items() if key != key_in)
         for key, row in sorted(entries.items(), key=lambda item: item[1].written):
             if total <= self.limit_bytes:
                 return
-            if key != keep:
+            if key != key_in:
                 self._file(key).unlink(missing_ok=True)
                 del entries[key]
                 total -= row.bytes
@@ -250,7 +259,7 @@ class FolderStore:
     def _sweep(self) -> None:
         """Remove what writers that were killed have left half written."""
         for file in self.path.glob(".*.part"):
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 if time.time() - file.stat().st_mtime > LEFTOVER_SECONDS:
                     file.unlink()
 

@@ -74,14 +74,52 @@ def test_a_folder_under_a_values_name_is_no_value_and_stays(tmp_path: Path) -> N
     assert not list(tmp_path.glob(".*.part"))
 
 
-def test_a_folder_under_the_indexs_name_is_said_and_stays(tmp_path: Path) -> None:
+def test_a_folder_under_the_indexs_name_costs_only_the_index(tmp_path: Path) -> None:
     (tmp_path / "index.json").mkdir()
     store = FolderStore(tmp_path)
-    for call in (store.entries, lambda: store.put("a", [b"x"]), lambda: store.remove("a")):
-        with pytest.raises(StoreError, match=r"index\.json"):
-            call()
-    (tmp_path / "index.json").rmdir()
-    assert list(store.entries()) in ([], ["a"])
+    assert store.entries() == {}
+    store.put("a", [b"x"])
+    assert value(store, "a") == b"x"
+    assert "index.json cannot be written" in store.repaired
+    assert {k: e.bytes for k, e in store.entries().items()} == {"a": 1}
+    assert store.remove("a")
+    assert (tmp_path / "index.json").is_dir()
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_a_link_that_leads_nowhere_is_no_value_and_hinders_nothing(tmp_path: Path) -> None:
+    (tmp_path / "loop.safetensors").symlink_to("loop.safetensors")
+    (tmp_path / "lost.safetensors").symlink_to(tmp_path / "nothing")
+    store = FolderStore(tmp_path)
+    store.put("a", [b"x"])
+    assert list(store.entries()) == ["a"]
+    assert store.exists(["loop", "lost", "a"]) == [False, False, True]
+    store.put("loop", [b"value"])
+    assert value(store, "loop") == b"value"
+    assert store.remove("loop")
+    assert store.remove("lost")
+    assert store.remove("a")
+    assert store.entries() == {}
+
+
+@pytest.mark.parametrize("old", [None, b"before"])
+def test_a_put_that_fails_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bytes | None
+) -> None:
+    monkeypatch.setattr(stores, "LOCK_SECONDS", 0.05)
+    store = FolderStore(tmp_path, limit_bytes=10)
+    store.put("b", [b"4444"])
+    if old is not None:
+        store.put("a", [old])
+    with filelock.FileLock(tmp_path / ".lock"), pytest.raises(StoreError, match="held its lock"):
+        store.put("a", [b"after"])
+    with monkeypatch.context() as patch:  # the disk takes no new name
+        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
+        with pytest.raises(StoreError, match="I/O error"):
+            store.put("a", [b"after"])
+    assert value(store, "a") == old
+    assert value(store, "b") == b"4444"
+    assert not list(tmp_path.glob(".*.part"))
 
 
 def test_what_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
@@ -173,7 +211,7 @@ def test_who_changes_the_folder_waits_for_its_lock(
     with filelock.FileLock(tmp_path / ".lock"), pytest.raises(StoreError, match="held its lock"):
         store.put("a", [b"x"])
     store.put("b", [b"x"])
-    assert set(store.entries()) == {"a", "b"}, "its file was whole already"
+    assert set(store.entries()) == {"b"}, "a put that is refused has put nothing"
 
 
 WRITER = """
@@ -215,3 +253,42 @@ def test_two_processes_write_into_one_folder(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "index.json").read_text())["entries"].keys() == wanted
     assert store.repaired == ""
     assert not list(tmp_path.glob("*.part"))
+
+
+KILLED = """
+import sys
+from kdalab.transfer.store import FolderStore
+store = FolderStore(sys.argv[1], limit_bytes=30_000_000)
+print("ready", flush=True)
+for i in range(10_000):
+    store.put("shared", [bytes([i % 251]) * 400_000] * 5)
+    store.put(f"own-{i % 40}", [bytes([i % 251]) * 1_000_000])
+"""
+
+
+def test_of_a_writer_that_is_killed_nothing_torn_is_read(tmp_path: Path) -> None:
+    """Killed six times in the middle of a put, wherever that is."""
+    store = FolderStore(tmp_path, limit_bytes=30_000_000)
+    for i in range(6):
+        with subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            time.sleep(0.02 + 0.013 * i)
+            writer.kill()
+        held = store.entries()  # its lock went with it
+        assert held.keys() == {f.name.split(".")[0] for f in tmp_path.glob("*.safetensors")}
+        for key, row in held.items():
+            data = value(store, key)
+            assert data is not None
+            assert row.bytes == len(data) == (2_000_000 if key == "shared" else 1_000_000)
+            assert len(set(data)) == 1, "a value is of one put"
+        store.put("after", [b"x"])
+        assert value(store, "after") == b"x"
+        assert store.remove("after")
+    for file in tmp_path.glob(".*.part"):
+        os.utime(file, (1, 1))
+    store.put("after", [b"x"])
+    assert not list(tmp_path.glob(".*.part"))
+    assert store.nbytes <= 30_000_000
