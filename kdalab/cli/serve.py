@@ -35,7 +35,20 @@ Pages = Annotated[int, typer.Option("--pages", min=1, help="Latent pages of 16 t
 Slots = Annotated[int, typer.Option("--slots", min=1, help="Requests that run at once.")]
 Checkpoints = Annotated[int, typer.Option("--checkpoints", min=1, help="Shared checkpoints.")]
 Chunk = Annotated[int, typer.Option("--chunk", min=64, help="Prompt tokens a step.")]
-Slow = Annotated[float, typer.Option("--slow", min=0.0, help="Seconds between steps, to watch it.")]
+
+
+def _seconds(value: float) -> float:
+    """Not everything that reads as a number is a time."""
+    if not 0 <= value <= MAX_SLOW_S:
+        raise typer.BadParameter(f"{value} is not between 0 and {MAX_SLOW_S:.0f} seconds")
+    return value
+
+
+MAX_SLOW_S = 3600.0
+Slow = Annotated[
+    float,
+    typer.Option("--slow", callback=_seconds, help="Seconds between steps, to watch it."),
+]
 Encoder = Annotated[
     list[str] | None, typer.Option("--encode", help="Address of an encode process; repeatable.")
 ]

@@ -22,12 +22,18 @@ CODES = {
     "failed": 500,
     "transfer_failed": 502,
     "unavailable": 503,
+    "too_many_connections": 503,
     "out_of_slots": 503,
     "upstream_timeout": 504,
 }
 """Names of errors and their HTTP status."""
 
-RETRY_AFTER = {"too_many_requests": 1, "unavailable": 1, "out_of_slots": 1}
+RETRY_AFTER = {
+    "too_many_requests": 1,
+    "too_many_connections": 1,
+    "unavailable": 1,
+    "out_of_slots": 1,
+}
 """Seconds after which the same request may well succeed."""
 
 _TYPES = {

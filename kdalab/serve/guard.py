@@ -52,14 +52,17 @@ class Guard:
                 await refuse(send, error)
                 return
             if body is not None:
-                await self.app(scope, _Replay(body, receive), send)
+                # The server leaves the body of an answer to HEAD out by itself.
+                asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+                await self.app(asked, _Replay(body, receive), send)
         finally:
             self.open -= 1
 
     def _check(self, scope: Scope) -> None:
         limits, headers = self.limits, scope["headers"]
         if self.open > limits.connections:
-            raise ServeError("unavailable", f"{limits.connections} requests are open")
+            text = f"{limits.connections} requests are open, the most that this process takes"
+            raise ServeError("too_many_connections", text)
         size = sum(len(k) + len(v) for k, v in headers) + len(scope.get("raw_path") or b"")
         size += len(scope["query_string"])
         if len(headers) > limits.header_count or size > limits.header_bytes:
@@ -81,9 +84,9 @@ class Guard:
             ):
                 raise ServeError("unsupported_media_type", "send Content-Type: application/json")
             length = found.get(b"content-length")
-            if length is not None and (not length.isdigit() or len(length) > 15):
+            if length is not None and not length.isdigit():
                 raise ServeError("invalid_request", "Content-Length is no number")
-            if length is not None and int(length) > limits.body_bytes:
+            if length is not None and (len(length) > 15 or int(length) > limits.body_bytes):
                 raise ServeError("too_large", f"a body has at most {limits.body_bytes:,} bytes")
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
@@ -124,6 +127,14 @@ class _Replay:
 
 async def refuse(send: Send, error: ServeError) -> None:
     """Answer with an error and have the connection closed: its body may be unread."""
+    headers, body = answer_parts(error)
+    pairs = [(k.lower().encode(), v.encode()) for k, v in headers]
+    await send({"type": "http.response.start", "status": error.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
+
+
+def answer_parts(error: ServeError) -> tuple[list[tuple[str, str]], bytes]:
+    """Headers and body of an answer after which the connection is closed."""
     body = json.dumps(error.body()).encode()
     headers = {
         "Content-Type": "application/json",
@@ -131,6 +142,4 @@ async def refuse(send: Send, error: ServeError) -> None:
         "Connection": "close",
         **error.headers,
     }
-    pairs = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})
+    return list(headers.items()), body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from kdalab.errors import KdalabError
@@ -11,14 +12,16 @@ from kdalab.errors import KdalabError
 class Limits:
     """Sizes in bytes and tokens, times in seconds.
 
-    ``connections`` may be open at once (503 beyond), ``requests`` run or wait at once (429
-    beyond), and ``queue_s`` is how long one may wait for a slot (503 after). ``body_s`` is how
-    long the body of a request may take, ``send_s`` how long a reader may leave one piece of an
-    answer unread, ``piece_s`` how long the next piece of a state may take, ``request_s`` how long
-    a whole request may take.
+    ``connections`` may be open at once: beyond, those that ask nothing are closed, and when all
+    ask something the next gets 503. ``requests`` run or wait at once (429 beyond), and
+    ``queue_s`` is how long one may wait for a slot here (503 after) or for a prefill process that
+    takes no more (429 after). ``head_s`` is how long a connection may take to say what it wants,
+    ``body_s`` how long the body of a request may take, ``send_s`` how long a reader may leave one
+    piece of an answer unread, ``piece_s`` how long the next piece of a state (or word that it
+    waits its turn) may take, ``request_s`` how long a whole request may take.
 
     Raises:
-        KdalabError: a number that is not positive.
+        KdalabError: a number that is not positive and finite, or a size that is no whole number.
     """
 
     body_bytes: int = 1 << 20
@@ -34,6 +37,7 @@ class Limits:
     requests: int = 32
     transfers: int = 16
     queue_s: float = 10.0
+    head_s: float = 10.0
     body_s: float = 10.0
     send_s: float = 20.0
     piece_s: float = 20.0
@@ -45,5 +49,9 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             least = 0 if field.name == "retries" else 1e-3
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
-                raise KdalabError(f"limit {field.name} = {value!r}; it must be positive")
+            kinds = int | float if field.name.endswith("_s") else int
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                what = "a number" if field.name.endswith("_s") else "a whole number"
+                raise KdalabError(f"limit {field.name} = {value!r}; it must be {what}")
+            if not least <= value < math.inf:
+                raise KdalabError(f"limit {field.name} = {value!r}; it must be positive and finite")

@@ -22,7 +22,7 @@ from kdalab.serve.remote import Remote, error_of
 from kdalab.serve.schema import Completion, parsed
 
 MAX_LINE = 1 << 16
-TRY_NEXT = ("too_many_requests", "out_of_slots", "unavailable")
+TRY_NEXT = ("too_many_requests", "too_many_connections", "out_of_slots", "unavailable")
 """Errors of a decode process after which another one is asked."""
 
 

@@ -96,6 +96,8 @@ def serve(
     """
     import uvicorn
 
+    from kdalab.serve.connection import protocol
+
     listening = listen(place)
     port = listening.getsockname()[1]
     host = f"[{place.host}]" if ":" in place.host else place.host
@@ -108,9 +110,8 @@ def serve(
         server_header=False,
         proxy_headers=False,
         ws="none",
+        http=protocol(limits),
         h11_max_incomplete_event_size=limits.header_bytes,
-        # Beyond the guard's own answer, which says when to come back.
-        limit_concurrency=4 * limits.connections,
         timeout_graceful_shutdown=3,
     )
     server = uvicorn.Server(config)
