@@ -134,7 +134,7 @@ def _is_array(value: Any) -> bool:
 
 def _plain(number: Any) -> str:
     if isinstance(number, Integral):
-        return f"{number:,}" if abs(number) < 10**30 else shown(int(number))
+        return f"{number:,}" if abs(int(number)) < 10**30 else shown(int(number))
     return f"{float(number):.12g}"
 
 

@@ -83,7 +83,7 @@ class Watched:
     def step(self) -> None:
         """One step, and a look at every state."""
         engine = self.engine
-        engine.step()  # type: ignore[attr-defined]
+        engine.step()
         for request in engine.running:
             if not request.generated:
                 continue
