@@ -17,8 +17,8 @@ candidates, and the lowest goes. In a pool of blocks that becomes:
 With alpha 0 that is least recent use, holes aside. Retention is another question: it decides which
 states get a name at all, and every one of its forms goes with this order.
 
-Cost: an eviction looks at every candidate, a few array operations over the pool (about 20 us at
-2,000 blocks), where the queue takes one step. Without this order nothing of it is paid.
+Cost: an eviction looks at every candidate, a few array operations over the pool, where the queue
+takes one step. Without this order nothing of it is paid.
 """
 
 from __future__ import annotations
