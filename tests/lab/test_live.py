@@ -26,13 +26,14 @@ def figures(result) -> dict:
     return {k: v for k, v in asdict(result).items() if k != "seconds"}
 
 
-@settings(max_examples=250, deadline=None)
-@given(TRACES, st.sampled_from(PLACEMENTS), st.integers(0, 12), st.booleans())
+@settings(max_examples=300, deadline=None)
+@given(TRACES, st.sampled_from(PLACEMENTS), st.integers(0, 6), st.integers(0, 12), st.booleans())
 def test_every_figure_is_that_of_the_full_replay(
-    trace: Trace, placement: str, spare: int, limited: bool
+    trace: Trace, placement: str, states: int, pages: int, limited: bool
 ) -> None:
     live = LiveReplay(trace, SPEC)
-    budget = live.smallest_budget + spare * live.page_bytes if limited else None
+    spare = states * live.checkpoint_bytes + pages * live.page_bytes
+    budget = live.smallest_budget + spare if limited else None
     wanted = replay(trace, SPEC, parse_placement(placement), budget, check_every=1)
     restored: list[int] = []
     found = live.run(parse_placement(placement), budget, restored)
