@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kdalab.cache import (
@@ -28,6 +27,7 @@ from kdalab.cache import (
 )
 from kdalab.cache.retention import Aged, N, parse_retention
 from kdalab.errors import KdalabError
+from kdalab.lab.views import NodesView, NodeView
 
 RETENTION_FORMS = "lru, lru-path, marconi, marconi:ALPHA, each also with +cap:N"
 T = TypeVar("T")
@@ -190,17 +190,17 @@ class GuardedOrder(Guard):
         return self._chosen("state", nodes)
 
     def leaf_first(self, leaf: Aged, state: Aged) -> bool:
-        shown = f"leaf={leaf}, state={state}"
-        return self.call("leaf_first", lambda: bool(self.policy.leaf_first(leaf, state)), shown)
+        shown, seen = f"leaf={leaf}, state={state}", (NodeView(leaf), NodeView(state))
+        return self.call("leaf_first", lambda: bool(self.policy.leaf_first(*seen)), shown)
 
     def _chosen(self, method: str, nodes: Mapping[int, N]) -> N | None:
         shown = f"{len(nodes):,} nodes"
-        seen = MappingProxyType(nodes)  # the cache's own order: to be read only
+        seen = NodesView(nodes)
         answer, number = self.call(method, lambda: self._asked(method, seen), shown)
         if not nodes:
             return None
         node = nodes.get(number)
-        if node is None or answer is not node:
+        if node is None or answer != NodeView(node):
             raise self.wrong(
                 f"{method}({shown})", f"answered {_shown(answer)}; allowed: one of the nodes"
             )
@@ -216,7 +216,7 @@ class GuardedOrder(Guard):
                 )
         return node
 
-    def _asked(self, method: str, nodes: Mapping[int, N]) -> tuple[Any, int]:
+    def _asked(self, method: str, nodes: NodesView) -> tuple[Any, int]:
         """The policy's answer, and the number that it has as a node."""
         answer = getattr(self.policy, method)(nodes)
         number = getattr(answer, "id", -1)
