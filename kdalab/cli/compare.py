@@ -32,7 +32,10 @@ def command(
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Name the scenarios and stop.")] = False,
     budget: Annotated[
-        str, typer.Option(help="Trace: bytes of one rank for each way: 256GiB, unlimited.")
+        str,
+        typer.Option(
+            "--memory", "--budget", help="Trace: bytes of one rank for each way: 256GiB, unlimited."
+        ),
     ] = "256GiB",
     model: Annotated[str, typer.Option(help="Trace: a preset or a config.json.")] = "kimi-k3",
     tp: Annotated[int, typer.Option(min=1, help="Trace: tensor-parallel ranks.")] = 1,

@@ -52,7 +52,10 @@ SetOpt = Annotated[
 ]
 ModelOpt = Annotated[str | None, typer.Option(help="A preset or a config.json; kimi-k3.")]
 MemoryOpt = Annotated[
-    str | None, typer.Option(help="For latent KV and states together: 256GiB, unlimited.")
+    str | None,
+    typer.Option(
+        "--memory", "--budget", help="For latent KV and states together: 256GiB, unlimited."
+    ),
 ]
 PolicyOpt = Annotated[
     str | None, typer.Option(help="A policy of your own, FILE.py:Class (its code will run).")

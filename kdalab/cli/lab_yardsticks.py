@@ -62,7 +62,8 @@ def bounds_command(
     trace: TRACE = None,
     model: MODEL = "kimi-k3",
     budget: Annotated[
-        str, typer.Option(help="Bytes for latent KV and checkpoints together.")
+        str,
+        typer.Option("--memory", "--budget", help="Bytes for latent KV and checkpoints together."),
     ] = "256GiB",
     checkpoints: Annotated[
         list[str] | None,

@@ -31,7 +31,12 @@ def command(
         str, typer.Option(help="A preset (see `kdalab size --help`) or a config.json.")
     ] = "kimi-k3",
     budget: Annotated[
-        str, typer.Option(help="Bytes for latent KV and checkpoints together: 256GiB, unlimited.")
+        str,
+        typer.Option(
+            "--memory",
+            "--budget",
+            help="Bytes for latent KV and checkpoints together: 256GiB, unlimited.",
+        ),
     ] = "unlimited",
     checkpoints: Annotated[
         str | None,

@@ -246,3 +246,18 @@ def test_a_policy_that_fails_is_marked_on_the_board_and_says_why(
     out = call("leaderboard", trace, "--policy", f"{file}:Mine")
     assert "raised SystemExit: 3" in out.partition("failed on t.jsonl: ")[2].replace("\n", " ")
     assert out.index("leaf+branch, lru") < out.index("failed")
+
+
+@pytest.mark.parametrize("name", ["--memory", "--budget"])
+@pytest.mark.parametrize(
+    "command",
+    ["replay --synthetic 5", "compare --synthetic 5", "lab replay --made-up chat-like:5"],
+)
+def test_memory_has_one_name_in_every_command_and_the_other_still_works(
+    command: str, name: str
+) -> None:
+    small = CliRunner().invoke(build_app(), [*command.split(), name, "1KiB", "--json"])
+    assert small.exit_code == 2
+    assert "No such option" not in small.output
+    enough = CliRunner().invoke(build_app(), [*command.split(), name, "512GiB", "--json"])
+    assert enough.exit_code == 0, enough.output
