@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kdalab.cli.refuse import refuse
-from kdalab.errors import KdalabError
+from kdalab.errors import KdalabError, shown
 
 if TYPE_CHECKING:
     from kdalab.exercises import Exercise
@@ -57,7 +57,7 @@ def command(
         if stub:
             _give_stub(exercise, file)
         elif hint:
-            typer.echo(exercise.hint(int(file) if file and file.isdecimal() else 1))
+            typer.echo(exercise.hint(_number(file)))
         elif solution:
             typer.confirm(f"Show a solution of {exercise.name}?", abort=True)
             typer.echo(exercise.solution, nl=False)
@@ -86,6 +86,14 @@ def _check(exercise: Exercise, file: str, picture: Path | None) -> int:
         picture.write_text(standalone(outcome.picture), encoding="utf-8")
         typer.echo(f"  picture: {picture}")
     return 0 if outcome.passed else 2 if outcome.status is Status.SKIPPED else 1
+
+
+def _number(word: str | None) -> int:
+    if word is None:
+        return 1
+    if not word.isdecimal() or len(word) > 3:
+        raise KdalabError(f"{shown(word)} is no number of a hint; use --hint, or --hint 2")
+    return int(word)
 
 
 def _give_stub(exercise: Exercise, file: str | None) -> None:

@@ -134,7 +134,8 @@ def _is_array(value: Any) -> bool:
 
 def _plain(number: Any) -> str:
     if isinstance(number, Integral):
-        return f"{number:,}" if abs(int(number)) < 10**30 else shown(int(number))
+        whole = int(number)
+        return f"{whole:,}" if abs(whole) < 10**30 else shown(whole)
     return f"{float(number):.12g}"
 
 

@@ -95,7 +95,8 @@ def test_help_comes_step_by_step() -> None:
     assert second.startswith("Hint 2 of 3")
     assert [str(hint("ex06")) for _ in range(2)][1].startswith("Hint 3 of 3")
     assert kdalab("ex06", "--hint").output.strip() == str(first)
-    assert kdalab("ex06", "2", "--hint").output.strip() == str(second)
+    assert kdalab("ex06", "--hint", "2").output.strip() == str(second)
+    assert kdalab("ex06", "--hint", "mine.py").exit_code == 2
     with pytest.raises(KdalabError, match="hints 1 to 3"):
         hint("ex06", 4)
 
@@ -113,6 +114,10 @@ def test_differences_name_the_first_place() -> None:
     assert first_difference((1, (2, 3)), (1, (2, 4))) == "at [1][1]: expected 3, you return 4"
     assert first_difference(float("inf"), 1e300, 1e-9) is not None
     assert first_difference(2**60, 2**60 + 1) is not None
+    assert first_difference("a", "b") == "expected 'a', you return 'b'"
+    assert first_difference((True, None), (False, None)) is not None
+    assert first_difference({1, 2}, {2, 3}) == "your set has no 1 and also 3"
+    assert "the keys" in str(first_difference({"a": 1}, {"b": 1}))
     x = torch.zeros(2, 2)
     y = x.clone()
     y[1, 0] = 1

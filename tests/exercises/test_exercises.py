@@ -159,7 +159,11 @@ def test_a_wrong_signature_is_told_before_anything_runs() -> None:
 def test_an_endless_loop_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kdalab.exercises.one_case.CALL_LIMIT_S", 0.1)
 
+    stuck: list[int] = []
+
     def endless(*a: Any) -> int:
+        if a[3] > 3:
+            stuck.append(a[3])
         while a[3] > 3:
             with suppress(Exception):
                 sum(range(1000))
@@ -168,6 +172,7 @@ def test_an_endless_loop_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None
     said = ex06(endless)
     assert said.status is Status.TOO_LONG
     assert "does a loop ever end" in said.difference
+    assert len(stuck) == 1  # no smaller case is looked for: each would take as long
 
 
 def test_a_slow_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
