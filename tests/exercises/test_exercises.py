@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -13,6 +15,7 @@ from exercise_mutants import MUTANTS
 
 from kdalab.exercises import EXERCISES, Exercise, Outcome, Status, check
 from kdalab.exercises.checking import check_exercise
+from kdalab.exercises.limits import TookTooLong, time_limit
 
 NAMES = [n for n in EXERCISES if EXERCISES[n].environment is None]
 WRONG = [(n, what) for n in NAMES for what in MUTANTS[n]]
@@ -173,6 +176,19 @@ def test_an_endless_loop_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None
     assert said.status is Status.TOO_LONG
     assert "does a loop ever end" in said.difference
     assert len(stuck) == 1  # no smaller case is looked for: each would take as long
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="this platform has no alarms")
+def test_an_alarm_of_somebody_else_goes_on() -> None:
+    theirs = signal.setitimer(signal.ITIMER_REAL, 50)
+    handler = signal.getsignal(signal.SIGALRM)
+    try:
+        with pytest.raises(TookTooLong), time_limit(0.01):
+            time.sleep(5)
+        assert 40 < signal.getitimer(signal.ITIMER_REAL)[0] <= 50
+        assert signal.getsignal(signal.SIGALRM) is handler
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *theirs)
 
 
 def test_a_slow_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
