@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,9 @@ from kdalab.exercises.solutions.ex04 import compose
 from kdalab.exercises.solutions.ex06 import joint_boundary
 from kdalab.exercises.solutions.ex16 import group_layers as grouped
 from kdalab.exercises.solutions.ex17 import padded_block
+from kdalab.exercises.solutions.ex23 import ship_or_replay
 from kdalab.spec import PRESETS, preset, state_sizes
+from kdalab.transfer.worth import break_even
 from kdalab_kernels import AffineSummary
 from kdalab_kernels import compose as compose_op
 
@@ -69,3 +73,18 @@ def test_kimi_k3_makes_the_groups_that_the_statement_names() -> None:
     assert sorted(map(len, groups)) == [23, 23, 23, 24]
     assert empty == 3
     assert padded_block(576, 814_080, 128) == (1_536, 1_536 * 576 - 814_080)
+
+
+def test_shipping_wins_from_where_both_lines_cross() -> None:
+    for name, bandwidth, rate in (
+        ("kimi-k3", 10**10, 20_000),
+        ("kimi-linear-48b", 10**9, 50_000),
+        ("kimi-linear-48b", 10**8, 50_000),
+    ):
+        sizes = state_sizes(preset(name))
+        fixed, token = sizes.checkpoint_bytes, sizes.latent_bytes_per_token
+        _, fewest = ship_or_replay(1, fixed, token, bandwidth, rate)
+        tie = break_even(fixed, token, bandwidth, 1 / rate)
+        assert (fewest == -1) == math.isinf(tie)
+        if fewest != -1:
+            assert (fewest - 1) * (1 - 1e-9) <= tie < fewest * (1 + 1e-9)
