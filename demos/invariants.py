@@ -145,7 +145,7 @@ def _reading(found: Broken, lang: str) -> list[tuple[str, str]]:
         logits=format_difference(found.logits),
     )  # fmt: skip
     parts = [
-        (t(lang, "invariants.rule"), f"<p>{esc(t(lang, f'invariants.rule-{found.rule}'))}</p>"),
+        (t(lang, "invariants.rule"), f"<p>{esc(t(lang, f'invariants.law-{found.rule}'))}</p>"),
         (t(lang, "invariants.damage"), f"{damage}<p>{esc(numbers)}</p>"),
     ]
     if found.says:
@@ -166,7 +166,7 @@ def _wrong(found: Broken, lang: str) -> str:
 def _table_picture(names: tuple[str, ...], done: int, here: int, lang: str) -> str:
     rows = []
     for number, rule in enumerate(names):
-        name = t(lang, f"invariants.name-{rule}")
+        name = t(lang, f"invariants.rule-{rule}")
         if number > done:
             rows.append(RuleRow(name, run=False))
             continue
@@ -200,7 +200,7 @@ def rules_table(names: Sequence[str], lang: str) -> Table:
         who = f"{found.polluter} → {found.victim}" if found.polluter else found.victim
         rows.append(
             (
-                t(lang, f"invariants.name-{rule}"), SWITCH[rule], who,
+                t(lang, f"invariants.rule-{rule}"), SWITCH[rule], who,
                 format_difference(found.state), format_difference(found.logits),
                 _wrong(found, lang), found.check, found.says or "-",
             )

@@ -79,7 +79,7 @@ def _exact(broken: Broken) -> Broken:
 def healthy() -> Broken:
     """No fault: B restores 128 tokens of A."""
     broken = judged("healthy", _asked(_with("", ("A", A)), ("B", B)), "B")
-    return _told(broken, "engine.check()", "")
+    return _told(broken, "-", "")
 
 
 def boundary() -> Broken:
