@@ -149,7 +149,7 @@ class TransferFilm(Film):
             "c": format_bytes(sum(p.conv for p in past)),
             "e": format_bytes(sum(p.embedding for p in past)),
             "pieces": len(past),
-            "attempts": max(1, len(self.run.asked)),
+            "attempts": max((p.attempt for p in past), default=1),
         }
 
     def _outcome(self, lang: str) -> str:
@@ -373,7 +373,11 @@ LESSON = Lesson(
     figures=1,
     legend=False,
     terms=(
-        ("pieces while prefill goes on", "PD transfer by chunk", "KV connector, layer by layer"),
+        (
+            "pieces while prefill goes on",
+            "PD transfer by chunk",
+            "KV connector, in chunks",
+        ),
         (
             "the state, once",
             "`StateType.MAMBA`, with the last chunk",
@@ -382,7 +386,7 @@ LESSON = Lesson(
         (
             "only missing latent KV travels",
             "decode matches KV with `skip_mamba_match`",
-            "attention only the missing part",
+            "NIXL: attention blocks that are missing",
         ),
         (
             "slot before the state",

@@ -137,9 +137,9 @@ def _wire(parcels: Sequence[Parcel], shown: int, now: bool, words: Mapping[str, 
     for number, parcel in enumerate(parcels):
         if parcel.attempt != attempt:
             attempt = parcel.attempt
-            line = f"M{x - wide * 0.08:.1f} {_WIRE + 12} V{base + 44:.1f}"
-            parts.append(svg.path(line, "parting"))
             if number < shown:
+                line = f"M{x - wide * 0.08:.1f} {_WIRE + 12} V{base + 44:.1f}"
+                parts.append(svg.path(line, "parting"))
                 name = words["attempt"].format(n=attempt)
                 parts.append(svg.text(x, _WIRE + 18, name, "tiny muted"))
         parts.append(_bar(parcel, x, base, wide, most, number, shown, now, words))
@@ -193,7 +193,7 @@ def _bar(
         parts.append(svg.text(mid, base + 39, step, "tiny mid muted"))
     if now and number == shown - 1:
         deep = 64 if parcel.tick else 50
-        parts.append(svg.rect(left - 9, y - 17, box + 18, high + deep, "now", radius=5))
+        parts.append(svg.rect(mid - 38, y - 17, 76, high + deep, "now", radius=5))
     title = f"{name}: {parcel.nbytes:,} bytes, {words[parcel.fate]}"
     return svg.group("".join(parts), title=title)
 
