@@ -37,7 +37,9 @@ _CODE = re.compile(
     r"(?<![\[`])`((?:kdalab|kernels|demos|plot_scripts)/[\w/.-]+\.(?:py|toml|css))`(?!\])"
 )
 
-sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
+sys.path[:0] = [str(ROOT), str(ROOT / "kernels"), str(Path(__file__).parent)]
+
+import status  # noqa: E402
 
 from kdalab.viz.drawing import Drawing  # noqa: E402
 
@@ -53,6 +55,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, f"assets/figures/{name}.{theme}.js", content=text))
     plotly = _plotly()
     files.append(File.generated(config, "assets/plotly.min.js", abs_src_path=str(plotly)))
+    for one in status.mechanisms():
+        status.look_up(one, _demos(), _figures())
+    files.append(File.generated(config, "status.md", content=status.status_page()))
     for path in sorted(_code_named(files)):
         files.append(File.generated(config, f"code/{path}.md", content=_code_page(path)))
     return files
@@ -62,6 +67,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Put figures and links in the places of their tags."""
     if page.file.src_uri.startswith(("code/", "notebooks/")):
         return markdown
+    for one in status.mechanisms():
+        if page.file.src_uri == f"mechanisms/{one.slug}.md":
+            title, _, rest = markdown.lstrip().partition("\n")
+            markdown = f"{title}\n\n{status.box(one)}\n{rest}"
 
     def tag(match: re.Match[str]) -> str:
         kind, name = match.groups()
@@ -147,6 +156,7 @@ def _code_named(files: Files) -> set[str]:
     for file in files.documentation_pages():
         if file.src_uri.endswith(".md"):
             found.update(_CODE.findall(file.content_string))
+    found.update(c for one in status.mechanisms() for c in one.code if c.endswith(".py"))
     return {path for path in found if (ROOT / path).is_file()}
 
 
