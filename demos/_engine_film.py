@@ -71,8 +71,8 @@ class EngineFilm(Film):
             return None
         matrix = ""
         if seen.slot is not None:
-            at, of = (int(x) if x.isdigit() and len(x) < 4 else 0 for x in (layer, head))
-            matrix = draw.matrix_html(self.run, step, seen.slot, thing, at, of, lang)
+            a, b = (int(x) if x.isdigit() and len(x) < 4 else 0 for x in (layer, head))
+            matrix = draw.matrix_html(self.run, step, seen.slot, thing, a, b, lang)
         return Seen(say(lang, seen.title), say_html(lang, seen.html) + matrix)
 
     def data(self) -> dict[str, Any]:
