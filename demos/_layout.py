@@ -17,6 +17,7 @@ from demos._opening import drawn_box
 from demos._text import t
 from kdalab.phrases import say_html
 from kdalab.units import format_bytes
+from kdalab.viz.figure_words import said_figure
 from kdalab.viz.legend import legend_html
 from kdalab.viz.svg import esc
 from kdalab.words import LANGUAGES
@@ -126,7 +127,7 @@ def whole_run(lesson: Lesson, settings: Settings, step: int | None, lang: tuple[
         settings,
         gr.Dropdown(names, value="", label=t(lang[0], "common.show")),
         _note(t(lang[0], "common.pick")),
-        *film.figures(lang[0]),
+        *(said_figure(lang[0], figure) for figure in film.figures(lang[0])),
         gr.Row(visible=film.last > 0),
         gr.Accordion(visible="data-pick" in film.picture(film.opening, "en")),
         gr.Accordion(visible=bool(film.log("en"))),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import gradio as gr
 
-from kdalab.viz.css import stylesheet
+from kdalab.viz.css import figures_stylesheet, stylesheet
 from kdalab.viz.palette import DARK, FONT_MONO, FONT_UI, LIGHT
 
 
@@ -71,7 +71,8 @@ def theme() -> gr.themes.Base:
 
 def head() -> str:
     """What goes into every page's ``<head>``: the palette and the keyboard."""
-    return f"<style>{stylesheet()}{static('page.css')}</style><script>{static('keys.js')}</script>"
+    css = stylesheet() + figures_stylesheet() + static("page.css")
+    return f"<style>{css}</style><script>{static('keys.js')}</script>"
 
 
 def static(name: str) -> str:

@@ -62,5 +62,29 @@ def stylesheet() -> str:
     )
 
 
+def figures_stylesheet() -> str:
+    """Rules that show a figure of the light theme in the dark one, live.
+
+    Plotly writes each colour into the element it draws, so what has a colour of the light theme
+    gets the dark theme's counterpart; the colours of data are in neither and stay.
+    """
+    light, dark = THEMES["light"], THEMES["dark"]
+    roles = ("background", "panel", "text", "muted", "line", "grid", "accent", "good", "bad")
+    rules = []
+    for role in roles:
+        written, wanted = _rgb(getattr(light, role)), getattr(dark, role)
+        for what in ("fill", "stroke", "background"):
+            rules.append(
+                f'.dark .js-plotly-plot [style*="{what}: {written}"] '
+                f"{{ {what}: {wanted} !important; }}"
+            )
+    return "\n".join(rules)
+
+
+def _rgb(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgb({red}, {green}, {blue})"
+
+
 def _readable_on(colour: str) -> str:
     return max(_INK, key=lambda ink: contrast_ratio(ink, colour))
