@@ -1,8 +1,9 @@
 """The decode side: takes slots first, has the prefill come in, and decodes.
 
 What can go wrong on the way (no answer, a cut, a damaged piece) costs another attempt, which asks
-only for what is still missing; when the attempts are used up, the prompt is prefilled here, or
-the request fails by name. Whatever happens, what it held goes back.
+only for what is still missing; a prefill process that takes no more now is asked again when it
+says, and that costs none. When the attempts or the time are used up, the prompt is prefilled here,
+or the request fails by name. Whatever happens, what it held goes back.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from kdalab.serve.errors import ServeError
 from kdalab.serve.images import Images, Picture, known
 from kdalab.serve.incoming import Incoming
 from kdalab.serve.limits import Limits
-from kdalab.serve.pieces import read_pieces
+from kdalab.serve.pieces import Piece, read_pieces
 from kdalab.serve.remote import Remote, error_of
+from kdalab.serve.turns import Turns
 from kdalab.serve.worker import EngineWorker
 from kdalab.spec import StateIdentity
 
@@ -57,8 +59,8 @@ class DecodeRole:
 
     Args:
         worker: of an engine that has an identity.
-        prefills: addresses of prefill processes, asked in turn. Without any every prompt is
-            prefilled here.
+        prefills: addresses of prefill processes, asked in turn: each request begins with the
+            next one. Without any every prompt is prefilled here.
         fallback: whether a prompt is prefilled here when its state does not come.
         remote: the way to the prefill processes; by default HTTP.
     """
@@ -76,13 +78,13 @@ class DecodeRole:
         self.images = images
         self.worker, self.limits, self.fallback = worker, limits, fallback
         self.engine: Engine = worker.engine
-        self.prefills = list(prefills)
+        self.prefills = Turns(prefills)
         self.remote = Remote(limits, token) if remote is None else remote
         self.live: dict[str, Live] = {}
-        self.counts = {"transfers": 0, "retries": 0, "fallbacks": 0, "failed": 0, "bytes": 0}
+        names = "transfers", "retries", "busy", "fallbacks", "failed", "bytes"
+        self.counts = dict.fromkeys(names, 0)
         self._waiting = 0
         self._turn = asyncio.Lock()
-        self._next = 0
         self._names = 0
         worker.after_step = self._after_step
 
@@ -179,7 +181,9 @@ class DecodeRole:
         def take() -> Live:
             self._names += 1
             name = f"decode-{self._names}"
-            if self.prefills or media is not None:  # embeddings are fetched when they are needed
+            if (
+                self.prefills.urls or media is not None
+            ):  # embeddings are fetched when they are needed
                 request = expect(self.engine, tokens, new, name, stops, "prefill", media)
             else:
                 if len(self.engine.running) >= self.engine.config.running_limit:
@@ -194,24 +198,39 @@ class DecodeRole:
 
     async def _bring(self, live: Live) -> None:
         """See that the request gets its state, from elsewhere or from here."""
-        if not self.prefills and not live.pictures:
+        if not self.prefills.urls and not live.pictures:
             return
-        reason = "no prefill process is known"
-        attempts = (1 + self.limits.retries) * len(self.prefills)
-        for attempt in range(attempts):
-            url = self.prefills[self._next % len(self.prefills)]
-            if attempt:
-                self.counts["retries"] += 1
-                live.facts["retries"] = live.facts.get("retries", 0) + 1
-            try:
-                await self._attempt(live, url)
-                return
-            except (KdalabError, httpx.HTTPError, OSError, TimeoutError) as error:
-                reason = f"{type(error).__name__}: {error}"[:500]
-                self._next += 1  # another one may be better, now and for the next request
-            if live.over:
-                return
-        await self._without(live, reason)
+        now = asyncio.get_running_loop().time
+        until = now() + self.limits.queue_s
+        left = dict.fromkeys(self.prefills.order(), 1 + self.limits.retries)
+        error: Exception = KdalabError("no prefill process is known")
+        while left:
+            waits = []  # seconds after which those that have no room want to be asked again
+            for url in list(left):
+                try:
+                    await self._attempt(live, url)
+                    self.prefills.worked(url)
+                    return
+                except (KdalabError, httpx.HTTPError, OSError, TimeoutError) as found:
+                    error = found
+                if live.over:
+                    return
+                if isinstance(error, ServeError) and error.is_busy:
+                    self.counts["busy"] += 1
+                    waits.append(error.wait_s or 1)
+                    continue
+                self.prefills.failed(url)
+                left[url] -= 1
+                if not left[url]:
+                    del left[url]
+                if left:
+                    self.counts["retries"] += 1
+                    live.facts["retries"] = live.facts.get("retries", 0) + 1
+            if waits and now() >= until:
+                break
+            if waits:
+                await asyncio.sleep(min(until - now(), *waits))
+        await self._without(live, error)
 
     async def _attempt(self, live: Live, url: str) -> None:
         """One transfer; returns when the request decodes."""
@@ -226,30 +245,34 @@ class DecodeRole:
             "tokens": list(live.request.tokens),
             "have": have,
             "images": [p.placed() for p in live.pictures],
+            "beat_s": min(max(self.limits.piece_s / 3, 0.01), 3600.0),
         }
         async with self.remote.stream(f"{url}/v1/prefill", asked) as answer:
             if answer.status_code != 200:
                 raise await error_of(answer, f"{url} answers {answer.status_code}")
             async for piece in read_pieces(answer.aiter_raw(), self.limits.piece_bytes):
-                if await self.worker.call(lambda p=piece: incoming.take(p)):  # type: ignore[misc]
+                if await self.worker.call(lambda p=piece: _take(live, incoming, p)):  # type: ignore[misc]
                     self.counts["bytes"] += incoming.nbytes
-                    live.facts["received_bytes"] = incoming.nbytes
                     return
         left = incoming.missing
         what = f"latent KV of {left:,} tokens" if left else "the state"
         raise ServeError("transfer_failed", f"the connection ended before {what} had arrived")
 
-    async def _without(self, live: Live, reason: str) -> None:
+    async def _without(self, live: Live, error: Exception) -> None:
+        named = isinstance(error, KdalabError)  # says by itself what it is
+        reason = (str(error) if named else f"{type(error).__name__}: {error}")[:500]
         text = f"the state of this prompt did not come: {reason}"
         if not self.fallback:
-            self._fail(live, ServeError("transfer_failed", text))
+            code = error.code if isinstance(error, ServeError) and error.is_busy else ""
+            self._fail(live, ServeError(code or "transfer_failed", text))
             return
         media = None
         if live.pictures:
             try:
                 tensors = await self.images.take(live.pictures)
-            except ServeError as error:
-                self._fail(live, ServeError(error.code, f"{text}; {error.message}"[:1500]))
+            except ServeError as found:
+                more = "" if found.message in text else f"; {found.message}"
+                self._fail(live, ServeError(found.code, f"{text}{more}"[:1500]))
                 return
             live.holds_images = True
             media = known(live.pictures, tensors)
@@ -296,6 +319,14 @@ class DecodeRole:
         """As the worker's, with who reads and who waits, and what the transfers came to."""
         plain = self.worker.conservation()
         return {**plain, "live": len(self.live), "queued": self._waiting, "counts": self.counts}
+
+
+def _take(live: Live, incoming: Incoming, piece: Piece) -> bool:
+    """Take a piece; what is said of it is there before the step that may be the request's last."""
+    begins = incoming.take(piece)
+    if begins:
+        live.facts["received_bytes"] = incoming.nbytes
+    return begins
 
 
 def _front(request: Request) -> int:

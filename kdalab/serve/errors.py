@@ -36,6 +36,9 @@ RETRY_AFTER = {
 }
 """Seconds after which the same request may well succeed."""
 
+BUSY = ("too_many_requests", "too_many_connections", "out_of_slots")
+"""Errors of a process that is well and has no room now."""
+
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -54,6 +57,7 @@ class ServeError(KdalabError):
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.param = code, message, param
+        self.wait_s = RETRY_AFTER.get(code)  # None: another try makes no sense
 
     @property
     def status(self) -> int:
@@ -65,14 +69,18 @@ class ServeError(KdalabError):
         """Retry-After, where another try makes sense; how to authenticate."""
         if self.code == "unauthorized":
             return {"WWW-Authenticate": "Bearer"}
-        wait = RETRY_AFTER.get(self.code)
-        return {"Retry-After": str(wait)} if wait is not None else {}
+        return {"Retry-After": str(self.wait_s)} if self.wait_s is not None else {}
 
     def body(self) -> dict[str, Any]:
         """As OpenAI's API writes it."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else _TYPES[400])
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the same process takes the same request a little later."""
+        return self.code in BUSY
 
     @classmethod
     def of_body(cls, body: Any, otherwise: str) -> ServeError:

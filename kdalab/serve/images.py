@@ -21,6 +21,7 @@ from kdalab.serve.limits import Limits
 from kdalab.serve.pieces import Piece, PieceError, read_pieces
 from kdalab.serve.remote import Remote, error_of
 from kdalab.serve.schema import Encode, ImageIn, PlacedImage
+from kdalab.serve.turns import Turns
 
 MARK = "<image>"
 """Where an image stands in a text."""
@@ -148,7 +149,7 @@ class Images:
         token: str = "",
         remote: Remote | None = None,
     ) -> None:
-        self.encoders, self.limits = list(encoders), limits
+        self.encoders, self.limits = Turns(encoders), limits
         self.shape = model.config.hidden_size, model.dtype
         self.fingerprint = encoder_fingerprint(model.config.hidden_size, seed, model.dtype)
         self.pool = EmbeddingPool(limits.embedding_bytes)
@@ -177,10 +178,13 @@ class Images:
 
     async def _fetch(self, p: Picture) -> torch.Tensor:
         reason = "no encode process is known (--encode)"
-        for url in self.encoders:
+        for url in self.encoders.order():
             try:
-                return self.pool.put(p.digest, await self._ask(url, p), shared=not p.salt)
+                found = await self._ask(url, p)
+                self.encoders.worked(url)
+                return self.pool.put(p.digest, found, shared=not p.salt)
             except (KdalabError, httpx.HTTPError, OSError) as error:
+                self.encoders.failed(url)
                 reason = f"{url}: {type(error).__name__} {error}"[:400]
         raise ServeError("transfer_failed", f"an image could not be encoded: {reason}")
 

@@ -57,6 +57,8 @@ class Incoming:
                 raise PieceError(f"a piece of another {what} ({shown})")
         if meta.kind == "error":
             raise ServeError("transfer_failed", f"prefill failed: {meta.message or meta.code}")
+        if meta.kind == "waiting":
+            return False
         if meta.kind == "embedding":
             raise PieceError("an embedding among the pieces of a state")
         self._check_prefix(piece)

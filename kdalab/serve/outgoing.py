@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from kdalab.engine import CELL, Engine, Phase, Request
 from kdalab.engine.media import Media
@@ -41,6 +42,7 @@ class Outgoing:
     done: bool = False
     nbytes: int = 0
     pictures: tuple[Picture, ...] = ()
+    beat_s: float = 5.0
 
     def push(self, frame: bytes, last: bool = False) -> None:
         """A frame more for the reader, who is woken when all of this is so."""
@@ -105,7 +107,14 @@ class PrefillRole:
         return tuple(picture(i, i.start, bytes.fromhex(i.salt), of, most) for i in asked.images)
 
     async def frames(self, out: Outgoing) -> AsyncGenerator[bytes, None]:
-        """The frames of one prompt, as they are computed."""
+        """The frames of one prompt, as they are computed.
+
+        While there is none, and as long as the engine works on other prompts, a piece of kind
+        ``waiting`` goes out every ``beat_s`` seconds: who waits in the queue is not mistaken for
+        one whose engine hangs, and does not lose its place by asking again.
+        """
+        loop = asyncio.get_running_loop()
+        until, steps = loop.time() + self.limits.request_s, self.worker.steps
         while True:
             while out.ready:
                 frame = out.ready.popleft()
@@ -113,9 +122,16 @@ class PrefillRole:
                 yield frame
             if out.done and not out.ready:
                 return
-            async with asyncio.timeout(self.limits.request_s):
-                await out.wake.wait()
-            out.wake.clear()
+            try:
+                async with asyncio.timeout_at(min(until, loop.time() + out.beat_s)):
+                    await out.wake.wait()
+                out.wake.clear()
+            except TimeoutError:
+                if loop.time() >= until:
+                    raise
+                if self.worker.steps != steps and not out.ready:
+                    steps = self.worker.steps
+                    yield write_piece(self._plain_meta(out, "waiting"), {})
 
     def end(self, out: Outgoing) -> None:
         """The reader has all, or has gone: nothing of the transfer stays."""
@@ -158,7 +174,8 @@ class PrefillRole:
             request = self.engine.submit(asked.tokens, new, name, media=media)
         except KdalabError as error:
             raise ServeError("invalid_request", str(error)[:1000], "tokens") from None
-        out = self.open[asked.transfer] = Outgoing(asked.transfer, request, asked.have, loop)
+        out = Outgoing(asked.transfer, request, asked.have, loop, beat_s=asked.beat_s)
+        self.open[asked.transfer] = out
         return out
 
     def _after_step(self) -> None:
@@ -231,16 +248,21 @@ class PrefillRole:
         )
 
     def _fail(self, out: Outgoing, code: str, message: str) -> None:
-        meta = PieceMeta(
+        meta = self._plain_meta(out, "error", code, message[:2000])
+        out.push(write_piece(meta, {}), last=True)
+
+    def _plain_meta(
+        self, out: Outgoing, kind: Literal["waiting", "error"], code: str = "", message: str = ""
+    ) -> PieceMeta:
+        return PieceMeta(
             transfer=out.transfer,
             seq=out.seq,
-            kind="error",
+            kind=kind,
             identity=self.identity.digest(),
             boundary=out.request.n_tokens,
             code=code,
-            message=message[:2000],
+            message=message,
         )
-        out.push(write_piece(meta, {}), last=True)
 
     def _end(self, out: Outgoing) -> None:
         self.open.pop(out.transfer, None)
@@ -254,7 +276,8 @@ class PrefillRole:
         """As the worker's, with what waits for its readers."""
         plain = self.worker.conservation()
         waiting = sum(out.nbytes for out in self.open.values())
-        return {**plain, "transfers": {"open": len(self.open), "bytes": waiting}}
+        counts = {"open": len(self.open), "bytes": waiting, "begun": self._names}
+        return {**plain, "transfers": counts}
 
 
 def prefix_meta(prefix: PrefixHash) -> PrefixMeta:

@@ -40,7 +40,8 @@ class PieceMeta(BaseModel):
     ``prefix`` is the hash of the prompt's first ``end`` tokens, so that what is written at
     [start, end) is of this very text. ``count`` is the number of pieces of the whole transfer,
     known with the state. An ``embedding`` is of an encoder (``identity``) and an ``image``, its
-    ``boundary`` the positions it has. A piece of kind ``error`` ends the transfer with a reason.
+    ``boundary`` the positions it has. A piece of kind ``waiting`` carries nothing: the prompt waits
+    its turn in an engine that works. A piece of kind ``error`` ends the transfer with a reason.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -49,7 +50,7 @@ class PieceMeta(BaseModel):
     version: Literal[1] = 1
     transfer: Hex32
     seq: Count
-    kind: Literal["latent", "state", "embedding", "error"]
+    kind: Literal["latent", "state", "embedding", "waiting", "error"]
     identity: Hex64
     boundary: Boundary
     start: Annotated[int, Field(ge=0)] = 0
@@ -79,6 +80,7 @@ NAMES = {
     "latent": {"latent"},
     "state": {"recurrent", "conv"},
     "embedding": {"embeddings"},
+    "waiting": set(),
     "error": set(),
 }
 

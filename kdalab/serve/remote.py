@@ -67,8 +67,12 @@ async def bounded(answer: httpx.Response) -> bytes:
 
 
 async def error_of(answer: httpx.Response, otherwise: str) -> ServeError:
-    """The error that an answer of another status reports."""
+    """The error that an answer of another status reports, with its Retry-After."""
     try:
-        return ServeError.of_body(json.loads(await bounded(answer)), otherwise)
+        error = ServeError.of_body(json.loads(await bounded(answer)), otherwise)
     except (ValueError, httpx.HTTPError):
-        return ServeError("unavailable", otherwise)
+        error = ServeError("unavailable", otherwise)
+    said = answer.headers.get("retry-after", "")
+    if error.wait_s is not None and said.isdecimal() and len(said) < 6:
+        error.wait_s = int(said)
+    return error

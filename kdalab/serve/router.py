@@ -15,14 +15,14 @@ import httpx
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from kdalab.serve.errors import ServeError
+from kdalab.serve.errors import BUSY, ServeError
 from kdalab.serve.http import MODEL_HEADER, Stream, new_app, while_there
 from kdalab.serve.limits import Limits
 from kdalab.serve.remote import Remote, error_of
 from kdalab.serve.schema import Completion, parsed
 
 MAX_LINE = 1 << 16
-TRY_NEXT = ("too_many_requests", "too_many_connections", "out_of_slots", "unavailable")
+TRY_NEXT = (*BUSY, "unavailable")
 """Errors of a decode process after which another one is asked."""
 
 

@@ -108,6 +108,8 @@ class Prefill(BaseModel):
     """POST /v1/prefill: what a decode process asks of a prefill process.
 
     ``have`` tokens of latent KV need not be sent. ``identity`` is what the states must be of.
+    While the prompt waits and the engine works, the asker wants a sign of life every ``beat_s``
+    seconds.
     """
 
     model_config = _STRICT
@@ -117,6 +119,7 @@ class Prefill(BaseModel):
     tokens: Tokens
     have: Annotated[int, Field(ge=0, le=1 << 20)]
     images: Annotated[list[PlacedImage], Field(max_length=64)] = Field(default_factory=list)
+    beat_s: Annotated[float, Field(ge=0.01, le=3600)] = 5.0
 
 
 def parsed(kind: type[M], body: bytes) -> M:

@@ -35,6 +35,7 @@ class EngineWorker:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.after_step: Callable[[], None] = lambda: None
+        self.steps = 0  # that did something; whether the engine works can be seen by it
         self.failure = ""  # why the engine runs no more
         self.slow_s = 0.0  # between steps; tests make prefill slow with it
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -114,6 +115,7 @@ class EngineWorker:
             if self.slow_s:
                 threading.Event().wait(self.slow_s)
             did = bool(self.engine.step())
+            self.steps += did
         self.after_step()
         self._forget()
         return did
