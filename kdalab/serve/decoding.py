@@ -140,6 +140,10 @@ class DecodeRole:
             if "token" not in item:
                 return
 
+    def stopped(self, live: Live) -> dict[str, Any]:
+        """The last event of a request whose reader has enough, before its own end."""
+        return {"finish": "stop", "prompt_tokens": live.request.n_tokens, **live.facts}
+
     def end(self, live: Live) -> None:
         """The reader has all, or has gone: what the request holds goes back."""
         if live.fetch is not None:

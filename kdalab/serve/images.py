@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import itertools
@@ -177,16 +178,25 @@ class Images:
             self.pool.give_back(p.digest)
 
     async def _fetch(self, p: Picture) -> torch.Tensor:
-        reason = "no encode process is known (--encode)"
-        for url in self.encoders.order():
-            try:
-                found = await self._ask(url, p)
-                self.encoders.worked(url)
-                return self.pool.put(p.digest, found, shared=not p.salt)
-            except (KdalabError, httpx.HTTPError, OSError) as error:
-                self.encoders.failed(url)
-                reason = f"{url}: {type(error).__name__} {error}"[:400]
-        raise ServeError("transfer_failed", f"an image could not be encoded: {reason}")
+        reason, now = "no encode process is known (--encode)", asyncio.get_running_loop().time
+        until = now() + self.limits.queue_s
+        while True:
+            busy: ServeError | None = None  # one that is well and has no room now
+            for url in self.encoders.order():
+                try:
+                    found = await self._ask(url, p)
+                    self.encoders.worked(url)
+                    return self.pool.put(p.digest, found, shared=not p.salt)
+                except (KdalabError, httpx.HTTPError, OSError) as error:
+                    reason = f"{url}: {type(error).__name__} {error}"[:400]
+                    if isinstance(error, ServeError) and error.is_busy:
+                        busy = error
+                    else:
+                        self.encoders.failed(url)
+            if busy is None or now() >= until:
+                code = busy.code if busy is not None else "transfer_failed"
+                raise ServeError(code, f"an image could not be encoded: {reason}")
+            await asyncio.sleep(min(busy.wait_s or 1, until - now()))
 
     async def _ask(self, url: str, p: Picture) -> torch.Tensor:
         asked = {**p.plain(), "encoder": self.fingerprint}

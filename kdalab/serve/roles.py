@@ -19,6 +19,7 @@ from kdalab.serve.limits import Limits
 from kdalab.serve.loading import Loaded, load
 from kdalab.serve.outgoing import PrefillRole
 from kdalab.serve.schema import Generate, Prefill, check_sizes, parsed
+from kdalab.serve.text import Text
 from kdalab.serve.worker import EngineWorker
 
 
@@ -114,9 +115,12 @@ def decode_app(options: ModelOptions, prefills: list[str], fallback: bool = True
             raise
         except KdalabError as error:
             raise ServeError("invalid_request", str(error), "prompt") from None
+        if asked.stop and loaded.tokenizer is None:
+            text = "without a tokenizer there is no text to stop at: give stop_token_ids"
+            raise ServeError("invalid_request", text, "stop")
         check_sizes(len(tokens), asked.max_tokens, options.limits)
         live = await while_there(request, _begun(role, tokens, pictures, asked))
-        lines = _lines(role, live, loaded)
+        lines = _lines(role, live, Text(loaded.decode, asked.stop, asked.stop_token_ids))
         end = lambda: role.end(live)  # noqa: E731
         kind = "application/x-ndjson"
         return Stream(lines, end, kind, options.limits.send_s, loaded.name)
@@ -131,20 +135,22 @@ async def _begun(
     return await role.begin(tokens, asked.max_tokens, asked.stop_token_ids, pictures)
 
 
-async def _lines(role: DecodeRole, live: Live, loaded: Loaded) -> AsyncGenerator[bytes, None]:
-    """Each event as a line of JSON, with the text that has become certain."""
-    ids: list[int] = []
-    said = ""
+async def _lines(role: DecodeRole, live: Live, text: Text) -> AsyncGenerator[bytes, None]:
+    """Each event as a line of JSON, with the text that has become certain.
+
+    A stop string ends the answer; the request itself is ended by whoever closes the stream.
+    """
     async for item in role.tokens(live):
-        if "token" in item or "finish" in item:
-            ids += [item["token"]] if "token" in item else []
-            text = loaded.decode(ids)
-            if "token" in item:  # half a character waits for its other half
-                text = text.rstrip("\ufffd") if text.endswith("\ufffd") else text
-            new = text[len(said) :] if text.startswith(said) else ""
-            said += new
-            item = {**item, "text": new}
+        if "token" in item:
+            item = {**item, "text": text.push(item["token"])}
+        elif "finish" in item:
+            item = {**item, "text": text.end()}
+            if text.has_stopped:
+                item["finish"] = "stop"
         yield json.dumps(item).encode() + b"\n"
+        if text.has_stopped and "token" in item:
+            yield json.dumps({**role.stopped(live), "text": ""}).encode() + b"\n"
+            return
 
 
 def _common(

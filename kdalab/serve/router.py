@@ -20,9 +20,10 @@ from kdalab.serve.http import MODEL_HEADER, Stream, new_app, while_there
 from kdalab.serve.limits import Limits
 from kdalab.serve.remote import Remote, error_of
 from kdalab.serve.schema import Completion, parsed
+from kdalab.serve.turns import Turns
 
 MAX_LINE = 1 << 16
-TRY_NEXT = (*BUSY, "unavailable")
+TRY_NEXT = (*BUSY, "unavailable", "not_found")
 """Errors of a decode process after which another one is asked."""
 
 
@@ -55,9 +56,8 @@ class Router:
     """Sends each request to a decode process, the next one if that cannot take it."""
 
     def __init__(self, decodes: list[str], others: list[str], limits: Limits, token: str) -> None:
-        self.decodes, self.others, self.limits = decodes, others, limits
+        self.decodes, self.others, self.limits = Turns(decodes), others, limits
         self.remote = Remote(limits, token)
-        self._next = 0
 
     async def ask(self, asked: Completion) -> Answer:
         """An answer that has begun: errors up to its first event are errors of the request.
@@ -70,21 +70,42 @@ class Router:
             "prompt": asked.prompt,
             "max_tokens": asked.max_tokens,
             "images": [i.model_dump() for i in asked.images],
+            "stop": asked.stops,
             "stop_token_ids": asked.stop_token_ids,
         }
-        error = ServeError("unavailable", "no decode process is known")
-        self._next += 1
-        for i in range(len(self.decodes)):
-            url = self.decodes[(self._next + i) % len(self.decodes)]
+        errors = [ServeError("unavailable", "no decode process is known")]
+        for url in self.decodes.order():
             try:
-                return await self._open(f"{url}/v1/generate", body)
+                answer = await self._open(f"{url}/v1/generate", body)
+                self.decodes.worked(url)
+                return answer
             except ServeError as found:
-                error = found
                 if found.code not in TRY_NEXT:
                     raise
+                errors.append(found)
             except (httpx.HTTPError, OSError) as found:
-                error = ServeError("unavailable", f"{url}: {type(found).__name__} {found}"[:500])
-        raise error
+                self.decodes.failed(url)
+                text = f"{url}: {type(found).__name__} {found}"[:500]
+                errors.append(ServeError("unavailable", text))
+        # One that is away for now is more to the point than one with another model.
+        raise max(reversed(errors[1:] or errors), key=lambda e: e.code != "not_found")
+
+    async def models(self) -> list[str]:
+        """The models of all decode processes that answer, each once.
+
+        Raises:
+            ServeError: none answers.
+        """
+        names: dict[str, None] = {}
+        error = ServeError("unavailable", "no decode process is known")
+        for url in self.decodes.urls:
+            try:
+                names[str((await self.remote.get(f"{url}/v1/identity"))["model"])] = None
+            except ServeError as found:
+                error = found
+        if not names:
+            raise error
+        return list(names)
 
     async def _open(self, url: str, body: dict[str, Any]) -> Answer:
         stack = AsyncExitStack()
@@ -129,9 +150,9 @@ def router_app(
 
     @app.get("/v1/models")
     async def models() -> Response:
-        found = await router.remote.get(f"{decodes[0]}/v1/identity")
-        card = {"id": found["model"], "object": "model", "created": 0, "owned_by": "kdalab"}
-        return JSONResponse({"object": "list", "data": [card]})
+        plain = {"object": "model", "created": 0, "owned_by": "kdalab"}
+        cards = [{"id": name, **plain} for name in await router.models()]
+        return JSONResponse({"object": "list", "data": cards})
 
     @app.get("/v1/conservation")
     async def conservation() -> Response:

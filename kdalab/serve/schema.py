@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from kdalab.serve.allowed import sentence
 from kdalab.serve.errors import ServeError
 from kdalab.serve.limits import Limits
 from kdalab.transfer.metadata import Hex32, Hex64
@@ -17,6 +18,9 @@ Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=1 << 20)]
 M = TypeVar("M", bound=BaseModel)
 NewTokens = Annotated[int, Field(ge=1, le=1 << 20)]
 Stops = Annotated[list[TokenId], Field(max_length=64)]
+StopText = Annotated[str, Field(min_length=1, max_length=256)]
+StopTexts = Annotated[list[StopText], Field(max_length=4)]
+Zero = Annotated[float, Field(ge=0, le=0)]
 
 
 Side = Annotated[int, Field(ge=1, le=1 << 14)]
@@ -72,9 +76,20 @@ ImageList = Annotated[list[ImageIn], Field(max_length=64)]
 
 
 class Completion(BaseModel):
-    """POST /v1/completions, as far as it means something here. Decoding is greedy."""
+    """POST /v1/completions, as far as it means something here. Decoding is greedy.
+
+    A field that is null is one that was left out, as OpenAI's clients write it. What would change
+    an answer and is not done here is refused; its default is taken.
+    """
 
     model_config = _STRICT
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {k: v for k, v in given.items() if v is not None or k not in cls.model_fields}
 
     model: Annotated[str, Field(max_length=200)] | None = None
     prompt: Annotated[str, Field(min_length=1, max_length=1 << 22)] | Tokens
@@ -82,14 +97,25 @@ class Completion(BaseModel):
     images: ImageList = Field(default_factory=list)
     stream: bool = False
     stream_options: dict[str, bool] | None = None
+    stop: StopText | StopTexts = Field(default_factory=list)
     stop_token_ids: Stops = Field(default_factory=list)
-    temperature: Annotated[float, Field(ge=0, le=0)] | None = None
+    temperature: Zero | None = None
+    frequency_penalty: Zero = 0.0
+    presence_penalty: Zero = 0.0
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] = Field(default_factory=dict)
+    logprobs: None = None
+    suffix: None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     n: Literal[1] = 1
     best_of: Literal[1] = 1
     echo: Literal[False] = False
     seed: int | None = None
     user: Annotated[str, Field(max_length=200)] | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop
 
 
 class Generate(BaseModel):
@@ -101,6 +127,7 @@ class Generate(BaseModel):
     prompt: Annotated[str, Field(min_length=1, max_length=1 << 22)] | Tokens
     max_tokens: NewTokens
     images: ImageList = Field(default_factory=list)
+    stop: StopTexts = Field(default_factory=list)
     stop_token_ids: Stops = Field(default_factory=list)
 
 
@@ -132,10 +159,7 @@ def parsed(kind: type[M], body: bytes) -> M:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(p) for p in first["loc"] if not str(p).startswith("constrained"))
-        field = str(first["loc"][0]) if first["loc"] else None
-        text = f"{where or 'body'}: {first['msg']}"
+        text, field = sentence(error.errors(include_url=False, include_input=False))
         raise ServeError("invalid_request", text[:500], field) from None
     except (ValueError, RecursionError) as error:
         raise ServeError("invalid_request", f"the body is no JSON: {error}"[:500]) from None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
 from serve.serving import in_thread
 
 from kdalab.engine import Engine, EngineConfig
@@ -18,6 +21,7 @@ from kdalab.serve.encoding import EncodeOptions, encode_app
 from kdalab.serve.limits import Limits
 from kdalab.serve.roles import ModelOptions, decode_app, prefill_app
 from kdalab.serve.router import router_app
+from kdalab.serve.run import Place, listen
 
 LIMITS = Limits(retries=0, image_pixels=64 * 64)
 MODEL = tiny_model()
@@ -130,6 +134,45 @@ def test_decode_falls_back_with_the_image_and_fails_by_name_without_an_encoder(
             found = httpx.get(f"{decode}/v1/conservation", trust_env=False).json()
             assert found["embeddings"]["readers"] == 0
             assert found["active_states"]["free"] == found["active_states"]["total"]
+
+
+def test_without_an_encoder_on_either_side_the_reason_is_said_once() -> None:
+    with listen(Place()) as taken:
+        dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    options = ModelOptions(limits=LIMITS, encoders=(dead,))
+    with (
+        in_thread(lambda: prefill_app(options), "prefill", LIMITS) as p,
+        in_thread(lambda: decode_app(options, [p]), "decode", LIMITS) as d,
+    ):
+        body = {"prompt": [1, 2], "images": [image(pixels(9), at=1)], "max_tokens": 3}
+        error = httpx.post(f"{d}/v1/generate", json=body, trust_env=False).json()["error"]
+        assert error["code"] == "transfer_failed"
+        assert error["message"].count("could not be encoded") == 1
+        assert dead in error["message"]
+
+
+def test_an_encoder_with_no_room_is_waited_for(chain: Chain) -> None:
+    asked: list[int] = []
+    door = FastAPI()
+
+    @door.post("/v1/encode")
+    async def encode(request: Request) -> Response:
+        asked.append(1)
+        if len(asked) == 1:
+            error = {"message": "full", "type": "x", "param": None, "code": "too_many_requests"}
+            return JSONResponse({"error": error}, 429, {"Retry-After": "1"})
+        async with httpx.AsyncClient(trust_env=False) as c:
+            found = await c.post(f"{chain.encode}/v1/encode", json=await request.json())
+        return Response(found.content, found.status_code)
+
+    with in_thread(lambda: door, "encode", LIMITS) as url:
+        options = ModelOptions(limits=LIMITS, encoders=(url,))
+        with in_thread(lambda: decode_app(options, []), "decode", LIMITS) as d:
+            body = {"prompt": [1, 2], "images": [image(pixels(9), at=1)], "max_tokens": 3}
+            lines = httpx.post(f"{d}/v1/generate", json=body, trust_env=False).text.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [e["token"] for e in events if "token" in e] == single([1], pixels(9), [2], 3)
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(
