@@ -186,14 +186,16 @@ def _retention(film: Any) -> Values:
     }  # fmt: skip
 
 
-def _sizes(film: Any) -> Values:
+def _transfer(film: Any) -> Values:
     data = film.data()
+    pieces = data["pieces"]
+    latent = sum(p["latent"] for p in pieces)
+    state = sum(p["recurrent"] + p["conv"] for p in pieces)
+    missing = data["tokens"] - data["held"]
     return {
-        "context": data["context"],
-        "kv": format_bytes(data["latent_bytes_per_token"] * data["context"]),
-        "state": format_bytes(data["checkpoint_bytes"]), "bytes": data["checkpoint_bytes"],
-        "one": format_bytes(data["latent_bytes_per_token"]),
-        "worth": data["checkpoint_equals_tokens"],
+        "context": data["tokens"], "held": data["held"], "missing": missing,
+        "rest": format_bytes(latent), "state": format_bytes(state), "bytes": state,
+        "all": format_bytes(latent // missing * data["tokens"]), "latent": latent,
     }  # fmt: skip
 
 
@@ -248,9 +250,10 @@ STOPS: tuple[Stop, ...] = (
          lambda v: "oldest" if v["goes"] == v["oldest"] else
          "newest" if v["goes"] == v["newest"] else "least",
          after=lambda f: f.opening, before=lambda f: f.opening - 1),
-    Stop("transfer", "sizes", ("states", "nothing", "token"), _sizes,
-         lambda v: "states" if v["bytes"] else "nothing",
-         after=lambda f: f.opening, before=lambda f: 0),
+    Stop("transfer", "transfer", ("kv", "both", "all"), _transfer,
+         lambda v: "both" if v["bytes"] and v["rest"] != v["all"] else
+         "all" if v["bytes"] else "kv",
+         after=lambda f: f.last - 1, before=lambda f: 0, given={"have": 192}),
     Stop("verify", "verify", ("subtract", "again", "kept"), _verify,
          lambda v: "kept" if v["off"] == 0 else "again",
          after=_rejected, before=lambda f: 0),
