@@ -6,6 +6,7 @@ from settings to a ``Film``. Languages, links, log, downloads and API are the sa
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,11 +134,23 @@ class Lesson:
 
 
 def guard(function: Callable[..., Any], *args: Any) -> Any:
-    """Call; what is wrong with the input becomes a message on the page."""
+    """Call; what is wrong with the input becomes a message on the page.
+
+    Gradio shows a message as HTML, and ours may quote what a visitor typed: markup becomes text.
+    """
     try:
         return function(*args)
     except (KdalabError, InvariantError) as error:
-        raise gr.Error(str(error), title="This cannot be run", print_exception=False) from error
+        shown = html.escape(str(error), quote=False)
+        raise gr.Error(shown, title="This cannot be run", print_exception=False) from error
+
+
+def told(function: Callable[..., Any], *args: Any) -> Any:
+    """Call; what is wrong with the input becomes the answer of the API, as it is."""
+    try:
+        return function(*args)
+    except (KdalabError, InvariantError) as error:
+        raise gr.Error(str(error), print_exception=False) from error
 
 
 def clipped(step: Any, film: Film) -> int:
@@ -153,8 +166,8 @@ def numbers_of(lesson: Lesson) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def numbers(settings: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(settings, dict):
             raise gr.Error("settings: give an object with names and values", print_exception=False)
-        chosen = guard(lesson.settings, settings)
-        film = guard(lesson.play, chosen)
+        chosen = told(lesson.settings, settings)
+        film = told(lesson.play, chosen)
         return {
             "query": lesson.query(chosen, film.opening),
             "settings": chosen.as_dict(),

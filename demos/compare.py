@@ -198,9 +198,9 @@ LESSON = Lesson(
     film=film,
     legend=False,
     terms=(
-        ("tree", "`MambaRadixCache`", "-"),
+        ("tree", "`MambaRadixCache`, since 0.5.23 `UnifiedRadixCache`", "-"),
         ("blocks", "-", "`HybridKVCacheCoordinator`, `MambaManager`"),
-        ("restore point", "`mamba_branching_seqlen`, last node with a state",
+        ("restore point", "`match_prefix`: the last node with a state",
          "`find_longest_cache_hit`"),
     ),
     code=(("code-radix", RadixStateCache.lookup), ("code-block", BlockStateCache.lookup)),
