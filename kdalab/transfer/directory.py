@@ -34,7 +34,8 @@ class Found(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Something that was offered and could not be taken."""
+    """Something that was offered and could not be taken; or, with boundary 0, a source that could
+    not be asked at all."""
 
     source: str
     boundary: int
@@ -44,13 +45,16 @@ class Skipped(NamedTuple):
 class Directory:
     """The sources that an instance may restore from, nearest first.
 
-    What could not be taken from a source once is not asked of it again; ``skipped`` says why.
+    What could not be taken from a source once is not asked of it again; ``skipped`` says why. A
+    source that cannot be asked is skipped too, and asked again for the next prompt; ``skipped``
+    has it once, until it has answered again.
     """
 
     def __init__(self, sources: Iterable[Source] = ()) -> None:
         self.sources: list[Source] = list(sources)
         self.skipped: list[Skipped] = []
         self._bad: set[tuple[str, str]] = set()
+        self._away: set[str] = set()
 
     def find(self, query: Query) -> Found:
         """The longest jointly restorable prefix; of equal ones, that of the nearest source.
@@ -64,8 +68,13 @@ class Directory:
             try:
                 reach = source.reach(query)
             except (KdalabError, OSError) as error:
-                why.append(f"{source.name}: cannot be asked ({error})")
+                reason = f"cannot be asked ({error})"
+                why.append(f"{source.name}: {reason}")
+                if source.name not in self._away:
+                    self.skipped.append(Skipped(source.name, 0, reason))
+                self._away.add(source.name)
                 continue
+            self._away.discard(source.name)
             usable = [b for b in reach.joint if not self._is_bad(source, query, b)]
             why.append(_line(source.name, reach, usable))
             reaches.append((source, reach))
@@ -86,8 +95,8 @@ class Directory:
         while True:
             found = self.find(query)
             if found.source is None:
-                reasons = [f"{s.source} at {s.boundary:,}: {s.reason}" for s in self.skipped]
-                lines = reasons[before:] or found.why
+                tried = [s for s in self.skipped[before:] if s.boundary]
+                lines = [f"{s.source} at {s.boundary:,}: {s.reason}" for s in tried] or found.why
                 raise KdalabError(f"nothing to restore from elsewhere ({'; '.join(lines)})")
             try:
                 bundle = found.source.fetch(query, found.boundary)

@@ -37,11 +37,21 @@ _CODES = {
     -600: "larger than the client's buffer",
     -704: "no such key",
     -706: "somebody is still reading it",
+    -900: "the master does not answer",
 }
+
+
+_LEFT: list[Any] = []
+"""Clients whose master was gone when they were closed: to let go of one takes the library 10 s."""
 
 
 class MooncakeStore:
     """One client of a Mooncake master, which also lends memory of this process to the store.
+
+    A master that is gone is an error of every call (``StoreError``), never a key that is not there.
+    It is looked for before each, since the library itself would try for four seconds and more, in
+    which no thread of this process runs. A master that hangs is not found out so: calls then take
+    as long as the library's own limit (30 s).
 
     Args:
         metadata_server: ``http://host:port/metadata``.
@@ -68,6 +78,7 @@ class MooncakeStore:
         self.name = "mooncake"
         self.segment_bytes, self.buffer_bytes = segment_bytes, buffer_bytes
         self._store: Any = None
+        self._master = f"tcp://{master}"
         client = _client()
         for what, url in (("master", f"tcp://{master}"), ("metadata server", metadata_server)):
             _require_answer(what, url)
@@ -95,26 +106,33 @@ class MooncakeStore:
                 f"{size:,} bytes; this client passes at most {self.buffer_bytes:,} "
                 "(buffer_bytes) at once"
             )
-        code = self._open().put_parts(_checked(key), *(memoryview(p).cast("B") for p in parts))
+        code = self._ask().put_parts(_checked(key), *(memoryview(p).cast("B") for p in parts))
         if code != 0:
             raise StoreError(f"mooncake: {key} of {size:,} bytes was not put ({_said(code)})")
 
     def get(self, key: str) -> Buffer | None:
         """As ``StoreProtocol.get``; a copy, so that nothing of the store stays pinned."""
-        handle = self._open().get_buffer(_checked(key))
-        if handle is None:
+        handle = self._ask().get_buffer(_checked(key))
+        if handle is not None:
+            return bytearray(memoryview(handle))
+        code = self._ask().is_exist(key)  # None is also what an error looks like
+        if code == 0:
             return None
-        return bytearray(memoryview(handle))
+        why = _said(code) if code < 0 else "it is there and cannot be read"
+        raise StoreError(f"mooncake: {key} was not read ({why})")
 
     def exists(self, keys: Sequence[str]) -> list[bool]:
         """As ``StoreProtocol.exists``, in one round trip."""
         if not keys:
             return []
-        return [n == 1 for n in self._open().batch_is_exist([_checked(k) for k in keys])]
+        found = self._ask().batch_is_exist([_checked(k) for k in keys])
+        if len(found) != len(keys) or min(found) < 0:
+            raise StoreError(f"mooncake: the keys were not asked for ({_said(min(found))})")
+        return [n == 1 for n in found]
 
     def remove(self, key: str) -> bool:
         """As ``StoreProtocol.remove``, also while a reader's lease on it lasts."""
-        code = self._open().remove(_checked(key), True)
+        code = self._ask().remove(_checked(key), True)
         if code == 0:
             return True
         if code == -704:
@@ -122,10 +140,20 @@ class MooncakeStore:
         raise StoreError(f"mooncake: {key} was not removed ({_said(code)})")
 
     def close(self) -> None:
-        """Leave the store; the segment's values go with it. Harmless if repeated."""
+        """Leave the store; the segment's values go with it. Harmless if repeated.
+
+        When the master is gone there is nothing to leave: the client is put aside, and its memory
+        goes back when the process ends.
+        """
         store, self._store = self._store, None
-        if store is not None:
-            atexit.unregister(self.close)
+        if store is None:
+            return
+        atexit.unregister(self.close)
+        try:
+            _require_answer("master", self._master)
+        except StoreError:
+            _LEFT.append(store)
+        else:
             store.close()
 
     def __enter__(self) -> MooncakeStore:
@@ -134,9 +162,11 @@ class MooncakeStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> Any:
+    def _ask(self) -> Any:
+        """The library's client, whose master answers."""
         if self._store is None:
             raise StoreError("this Mooncake client is closed; make another")
+        _require_answer("master", self._master)
         return self._store
 
 

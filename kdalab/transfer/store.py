@@ -55,15 +55,27 @@ class StoreProtocol(Protocol):
         ...
 
     def get(self, key: str) -> Buffer | None:
-        """The bytes of ``key``; None when there are none."""
+        """The bytes of ``key``; None when there are none.
+
+        Raises:
+            StoreError: the store cannot be reached, so nobody knows.
+        """
         ...
 
     def exists(self, keys: Sequence[str]) -> list[bool]:
-        """Whether each key has bytes now."""
+        """Whether each key has bytes now.
+
+        Raises:
+            StoreError: the store cannot be reached, so nobody knows.
+        """
         ...
 
     def remove(self, key: str) -> bool:
-        """Give the bytes of ``key`` up; False when there are none."""
+        """Give the bytes of ``key`` up; False when there are none.
+
+        Raises:
+            StoreError: it cannot be reached, or keeps them.
+        """
         ...
 
 

@@ -33,6 +33,7 @@ from kdalab.transfer import (
     relayout,
     split,
 )
+from kdalab.transfer.directory import Skipped
 from kdalab.transfer.geometry import Geometry
 
 
@@ -197,11 +198,14 @@ def test_a_damaged_bundle_is_skipped_by_name_and_the_next_best_taken(
 
 
 class Silent:
-    """A source on a line that is down."""
+    """A source on a line that is down, or up again."""
 
     name = "far"
+    is_up = False
 
     def reach(self, query: Query) -> Reach:
+        if self.is_up:
+            return Reach()
         raise ConnectionError("no route")
 
     def fetch(self, query: Query, boundary: int) -> Bundle:
@@ -210,13 +214,18 @@ class Silent:
 
 def test_a_source_that_cannot_be_asked_stops_nobody() -> None:
     b = engine()
-    directory = Directory([Silent(), EngineSource("A", warm())])
+    far = Silent()
+    directory = Directory([far, EngineSource("A", warm())])
     connect(b, directory)
     request = b.submit(PROMPT, 1)
     b.run()
     assert request.restore == 192
     found = directory.find(Query(IDENTITY, PROMPT, 64, 0, 199))
     assert found.why[0] == "far: cannot be asked (no route)"
+    assert directory.skipped == [Skipped("far", 0, "cannot be asked (no route)")], "said once"
+    for far.is_up in (True, False):
+        directory.find(Query(IDENTITY, PROMPT, 64, 0, 199))
+    assert len(directory.skipped) == 2
 
 
 def test_without_room_the_prompt_is_computed_here() -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transfer_cases import PROMPT, TINY, assert_sound, engine, same, small_bundle
@@ -25,6 +26,7 @@ from kdalab.transfer import (
     StoreError,
     StoreSource,
     connect,
+    mooncake,
     publish,
 )
 from kdalab.transfer import mooncake_master as server
@@ -134,6 +136,97 @@ def test_a_closed_client_and_a_dead_master_say_so() -> None:
             MooncakeMaster(other.port, other.metadata_port)
     assert not is_alive(pid)
     other.stop()
+
+
+LOST = """
+import json, os, signal, sys, time
+sys.path[:0] = {paths!r}
+from transfer_cases import PROMPT, TINY, engine
+from kdalab.transfer import Directory, MooncakeMaster, StoreError, StoreSource, connect, publish
+
+first, second = engine(), engine()
+first.submit(PROMPT, 1)
+first.run()
+master = MooncakeMaster()
+store = master.client(16 << 20, 16 << 20)
+source = StoreSource(store)
+key = publish(first, source, PROMPT)
+os.kill(master.pid, signal.SIGKILL)
+master.stop()
+started = time.monotonic()
+found = []
+for call in (
+    lambda: store.get(key),
+    lambda: store.get("absent"),
+    lambda: store.exists([key]),
+    lambda: store.put("b", [b"x"]),
+    lambda: store.remove(key),
+    lambda: publish(first, source, PROMPT),
+):
+    try:
+        found.append(repr(call()))
+    except StoreError as error:
+        found.append("StoreError")
+directory = Directory([source])
+connect(second, directory)
+for tokens in (PROMPT, PROMPT[:-1]):
+    request = second.submit(tokens, 4)
+    second.run()
+    assert request.generated == TINY.greedy(tokens, 4)
+second.check()
+store.close()
+print(json.dumps([found, directory.skipped, time.monotonic() - started]), flush=True)
+os._exit(0)  # the library itself would say good-bye for ten seconds
+"""
+
+
+@needs_mooncake
+@pytest.mark.slow
+def test_a_master_that_is_lost_is_an_error_and_no_absent_key_and_nobody_waits_for_it() -> None:
+    here = Path(__file__).parent
+    script = LOST.replace("{paths!r}", repr([str(here)]))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found, skipped, seconds = json.loads(done.stdout.splitlines()[-1])
+    assert found == ["StoreError"] * 6
+    assert [row[:2] for row in skipped] == [["mooncake", 0]]
+    assert "no Mooncake master" in skipped[0][2]
+    assert seconds < 10
+
+
+class Lost:
+    """What the library answers when its master has just gone (measured)."""
+
+    def get_buffer(self, _: str) -> None:
+        return None
+
+    def is_exist(self, _: str) -> int:
+        return -900
+
+    def batch_is_exist(self, keys: list[str]) -> list[int]:
+        return [-900] * len(keys)
+
+    def remove(self, _: str, __: bool) -> int:
+        return -900
+
+    def put_parts(self, _: str, *__: object) -> int:
+        return -900
+
+
+def test_a_call_that_the_master_does_not_answer_is_an_error(monkeypatch: Any) -> None:
+    """Between the look at the master and the call it may go."""
+    monkeypatch.setattr(mooncake, "_require_answer", lambda *_: None)
+    store = object.__new__(MooncakeStore)
+    store._store, store._master = Lost(), "tcp://127.0.0.1:9"
+    store.buffer_bytes = MIB
+    for call in (
+        lambda: store.get("a"),
+        lambda: store.exists(["a", "b"]),
+        lambda: store.remove("a"),
+        lambda: store.put("a", [b"x"]),
+    ):
+        with pytest.raises(StoreError, match="does not answer"):
+            call()
 
 
 @needs_mooncake
