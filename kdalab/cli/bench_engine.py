@@ -35,7 +35,7 @@ def command(
     console.print(", ".join(f"{k} {v}" for k, v in machine().items()), highlight=False)
     for group in dict.fromkeys(f.group for f in figures):
         table = Table(title=group, title_justify="left", box=None, pad_edge=False)
-        for name in ("what", "value", "unit", "aim", ""):
+        for name in ("what", "value", "unit", "aim", "note"):
             table.add_column(name, justify="right" if name in ("value", "aim") else "left")
         for f in (f for f in figures if f.group == group):
             aim = "" if f.limit is None else f"<= {f.limit:g}{'' if f.met else ' MISSED'}"

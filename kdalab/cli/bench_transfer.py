@@ -77,7 +77,7 @@ def _kinds(rows: list[KindBytes]) -> Table:
 
 def _figures(group: str, figures: list[Figure]) -> Table:
     table = Table(title=group, title_justify="left", box=None, pad_edge=False)
-    for name in ("what", "value", "unit", "aim", ""):
+    for name in ("what", "value", "unit", "aim", "note"):
         table.add_column(name, justify="right" if name in ("value", "aim") else "left")
     for f in figures:
         aim = "" if f.limit is None else f"<= {f.limit:g}{'' if f.met else ' MISSED'}"

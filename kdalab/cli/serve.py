@@ -247,12 +247,14 @@ def _all(model: str, port: int, slow: float, images: bool) -> None:
 
     from kdalab.errors import KdalabError
     from kdalab.serve.processes import start_cluster
+    from kdalab.serve.run import Place, listen
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    listen(Place(port=port)).close()  # a taken port is known before anything is started
     of = ["--model", model, "--port", "0"]
     encode, more = (of if images else None), [*of, "--slow", str(slow)]
     try:

@@ -30,7 +30,7 @@ class Bundle:
         identity: model version, tokenizer, dtypes, layouts, and this rank among the ranks.
         prefix: which prefix, and the boundary at which the state is valid.
         latent: [page, MLA layer, token in page, latent | rope channel], every page of the prefix;
-            what the last page has beyond the boundary is zero. Replicated on every rank.
+            beyond the boundary an engine writes zeros, and reads nothing. Replicated on every rank.
         recurrent: [KDA layer, value head of this rank, V, K] where the identity says "v_first",
             [.., K, V] where it says "k_first".
         conv: [KDA layer, W-1 inputs, q|k|v channel of this rank] where the identity says

@@ -115,9 +115,7 @@ def read_header(data: memoryview, total: int | None = None) -> Container:
         raise BundleFormatError(f"{len(data)} bytes; a bundle begins with 8 bytes of length")
     length = int.from_bytes(data[:8], "little")
     if length > MAX_HEADER:
-        raise BundleFormatError(
-            f"a header of {length:,} bytes; at most {MAX_HEADER:,} are read. This is no bundle"
-        )
+        raise BundleFormatError(f"a header of {length:,} bytes; at most {MAX_HEADER:,} are read")
     if 8 + length > min(len(data), total):
         raise BundleFormatError(f"cut off: {total:,} bytes, and the header alone has {length:,}")
     try:
@@ -128,7 +126,7 @@ def read_header(data: memoryview, total: int | None = None) -> Container:
         raise BundleFormatError("the header is no JSON object")
     meta = header.pop("__metadata__", None)
     if not isinstance(meta, dict) or not isinstance(meta.get(META_KEY), str):
-        raise BundleFormatError(f"no {META_KEY!r} in its metadata: safetensors, but no bundle")
+        raise BundleFormatError(f"safetensors without {META_KEY!r} in its metadata")
     entries = {name: _entry(name, raw) for name, raw in header.items()}
     _check_tiles(entries, total - 8 - length)
     return Container(meta[META_KEY], entries, 8 + length)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kdalab.cache import Image
 from kdalab.engine import BlockEngine, Engine, Request, exchange
+from kdalab.engine.admission import as_ids
 from kdalab.engine.arrivals import Arrival
 from kdalab.engine.block import exchange as block_exchange
 from kdalab.errors import KdalabError
@@ -118,7 +119,7 @@ def import_prefix(
         BundleRefusedError: another identity, prefix, boundary or page size; nothing has changed.
         KdalabError: it does not fit, or its boundary is none of the cache's.
     """
-    came = arrival(engine, bundle, tokens, images, source)
+    came = arrival(engine, bundle, as_ids(tokens), images, source)
     if isinstance(engine, BlockEngine):
         return block_exchange.install(engine, tokens, came)
     return exchange.install(engine, tokens, came)
@@ -146,7 +147,7 @@ def resume_request(
         BundleRefusedError: another identity, prefix or page size; nothing has changed.
         KdalabError: as ``Engine.submit``.
     """
-    known = (*tokens, *generated)
+    known = (*as_ids(tokens), *as_ids(generated, "generated"))
     came = arrival(engine, bundle, known, images, source)
     more = generated, max_new_tokens, name, stop_tokens
     if isinstance(engine, BlockEngine):

@@ -16,6 +16,7 @@ from serve.serving import single
 
 from kdalab.engine.media import Media, media_ids
 from kdalab.model import tiny_model
+from kdalab.serve.run import Place, listen
 
 COMMAND = [sys.executable, "-m", "kdalab.cli.main", "serve", "--all", "--port", "0"]
 
@@ -40,6 +41,16 @@ def ended(process: subprocess.Popen[str], lines: list[str]) -> None:
     for pid in (int(x.rsplit(" ", 1)[1].rstrip(")")) for x in lines if "(process " in x):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_taken_port_is_one_line() -> None:
+    with listen(Place()) as taken:
+        command = [*COMMAND[:-1], str(taken.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "Give another --port" in line
 
 
 @pytest.mark.skipif(not shutil.which("curl") or not shutil.which("bash"), reason="needs curl")

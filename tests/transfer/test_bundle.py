@@ -333,7 +333,7 @@ def test_one_of_several_blocks_is_written_as_the_same_blob() -> None:
 
 def test_a_bare_safetensors_file_is_no_bundle() -> None:
     plain = safetensors.torch.save({"latent": torch.zeros(3)}, {"format": "pt"})
-    with pytest.raises(BundleFormatError, match="safetensors, but no bundle"):
+    with pytest.raises(BundleFormatError, match="safetensors without"):
         Bundle.from_bytes(plain)
 
 

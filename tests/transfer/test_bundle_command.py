@@ -99,6 +99,7 @@ def test_what_is_no_bundle_is_refused_in_one_line(content: bytes, tmp_path: Path
     done = CliRunner().invoke(app, ["inspect", str(file)])
     assert isinstance(done.exception, BundleFormatError)
     assert str(done.exception).startswith("x: this is no bundle: ")
+    assert str(done.exception).count("no bundle") == 1
     gone = CliRunner().invoke(app, ["inspect", str(tmp_path / "gone")])
     assert gone.exit_code == 2
     assert "cannot read the bundle" in gone.output

@@ -234,9 +234,29 @@ def test_what_cannot_go_on_is_refused_and_takes_nothing() -> None:
     broken(b, resume(PROMPT, [5], 1), "nothing left to generate")
     broken(b, resume(PROMPT, [5], 9, stop_tokens=[5]), "nothing left to generate")
     broken(b, resume(PROMPT, [999]), "token id 999")
+    broken(b, resume(PROMPT, None), "generated must be a list")
+    broken(b, resume(None, [5]), "tokens must be a list")
+    broken(b, lambda: import_prefix(b, bundle, None), "tokens must be a list")
     broken(b, lambda: import_prefix(b, bundle, PROMPT), "at a multiple of 64")
     other = bundle.changed(recurrent=bundle.recurrent * float("inf"))
     broken(b, lambda: resume_request(b, other, PROMPT, [5]), "not finite")
+
+
+def test_what_a_bundle_has_beyond_the_boundary_is_not_read() -> None:
+    prefill = prefilled(PROMPT, 6)
+    bundle = export_request(prefill, "P")
+    latent = bundle.latent.clone()
+    assert len(PROMPT) % bundle.page_tokens
+    tail = latent[-1, :, len(PROMPT) % bundle.page_tokens :]
+    assert not tail.any()
+    tail.fill_(float("nan"))
+    decode = engine()
+    first = list(prefill.requests["P"].generated)
+    request = resume_request(decode, moved(bundle.changed(latent=latent)), PROMPT, first, 6)
+    decode.run()
+    prefill.run()
+    assert request.generated == prefill.requests["P"].generated
+    assert_sound(decode)
 
 
 def test_a_cache_in_use_takes_nothing_and_loses_nothing() -> None:
