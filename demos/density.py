@@ -222,6 +222,7 @@ LESSON = Lesson(
     ),
     code=(("code-replay", LiveReplay.run), ("code-placement", parse_placement)),
     notebook="density",
+    exercises=("ex10", "ex11"),
     next=("restore", "tree"),
 )  # fmt: skip
 
