@@ -13,6 +13,7 @@ from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 from kdalab.resources import load_script, plot_script_names
 from kdalab.viz.export import FORMATS, browser_session
+from kdalab.words import LANGUAGES
 
 
 def command(
@@ -35,6 +36,7 @@ def command(
         typer.Option("--format", help=f"{', '.join(FORMATS)}. Default: --out's ending, else html."),
     ] = None,
     theme: Annotated[str, typer.Option("--theme", help="light or dark.")] = "light",
+    lang: Annotated[str, typer.Option("--lang", help="en, zh or ko.")] = "en",
     list_: Annotated[bool, typer.Option("--list", help="List the figures and stop.")] = False,
 ) -> None:
     """Draw a figure into a file: html and json need no browser; svg, png and pdf need Chromium."""
@@ -43,12 +45,14 @@ def command(
             _print_list()
             return
         names = _choose(name, every)
+        if lang not in LANGUAGES:
+            raise KdalabError(f"unknown language {lang!r}; use one of {', '.join(LANGUAGES)}")
         if format is not None and format not in FORMATS:
             raise KdalabError(f"unknown figure format {format!r}; use one of {', '.join(FORMATS)}")
         if every and out.suffix.lstrip(".") in FORMATS:
             raise KdalabError(f"--all writes several files, so --out must be a folder, not {out}")
         kind = format or (out.suffix.lstrip(".") if out.suffix.lstrip(".") in FORMATS else "html")
-        shared = ["--out", str(out), "--theme", theme]
+        shared = ["--out", str(out), "--theme", theme, "--lang", lang]
         shared += ["--format", format] if format else []
         with browser_session([kind]):
             statuses = [load_script(n).main([*shared, *(options or [])]) for n in names]

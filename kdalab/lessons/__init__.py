@@ -11,6 +11,22 @@ from kdalab.lessons.density import (
     best_interval,
     play_density,
 )
+from kdalab.lessons.figure_blocks import (
+    UnitGain,
+    Waste,
+    WasteCurve,
+    gains_by_unit,
+    hits_by_policy,
+    waste_by_block,
+)
+from kdalab.lessons.figure_traces import figure_trace
+from kdalab.lessons.figure_trades import (
+    BudgetCurves,
+    Trade,
+    hit_rates_over_budgets,
+    placement_trades,
+)
+from kdalab.lessons.figure_tree import TraceTree, trace_tree
 from kdalab.lessons.grouping import GroupingRun, LayoutBytes, play_groups
 from kdalab.lessons.int8 import (
     Int8Run,
@@ -113,6 +129,7 @@ __all__ = [
     "BothRun",
     "Broken",
     "BrokenRule",
+    "BudgetCurves",
     "Candidate",
     "Chapter",
     "ChunkRun",
@@ -149,16 +166,26 @@ __all__ = [
     "StateImage",
     "StateRun",
     "Step",
+    "TraceTree",
+    "Trade",
     "TransferRun",
     "TreeRun",
     "UnifiedRun",
+    "UnitGain",
     "VerifyRun",
     "VerifyStep",
+    "Waste",
+    "WasteCurve",
     "Write",
     "best_interval",
     "cold_run",
     "examples",
+    "figure_trace",
+    "gains_by_unit",
+    "hit_rates_over_budgets",
+    "hits_by_policy",
     "lesson_model",
+    "placement_trades",
     "play",
     "play_chunks",
     "play_density",
@@ -185,5 +212,7 @@ __all__ = [
     "scenario",
     "shrunk",
     "steps_of",
+    "trace_tree",
+    "waste_by_block",
     "worth_lines",
 ]

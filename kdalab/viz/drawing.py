@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kdalab.errors import KdalabError
 from kdalab.viz.css import stylesheet
-from kdalab.viz.export import require_browser
+from kdalab.viz.export import TABLE_HEADING, require_browser
 from kdalab.viz.palette import FONT_UI, theme
 from kdalab.viz.svg import WIDTH, esc
 
@@ -30,7 +30,8 @@ _HEAD = re.compile(r'<svg class="(?P<css>[^"]*)" viewBox="0 0 [\d.]+ (?P<height>
 class Drawing:
     """Pictures of ``kdalab.viz``, each under its caption (or none), and their numbers.
 
-    ``parts`` are (caption, SVG as :func:`kdalab.viz.svg.document` makes it).
+    ``parts`` are (caption, SVG as :func:`kdalab.viz.svg.document` makes it); a caption without a
+    picture is a line of text.
     """
 
     title: str
@@ -47,6 +48,10 @@ class Drawing:
         look = theme(theme_name)
         body, y = [_line(self.title, MARGIN + 14, 19, look.text)], float(MARGIN + TITLE)
         for caption, picture in self.parts:
+            if not picture:
+                body.append(_line(caption, y + 14, 14, look.muted))
+                y += CAPTION - 4
+                continue
             found = _HEAD.match(picture)
             if found is None:
                 raise KdalabError(f"{picture[:60]!r} is no picture of kdalab.viz.svg")
@@ -89,10 +94,10 @@ class Drawing:
             f"table{{border-collapse:collapse;font-size:14px}}"
             f"th,td{{padding:4px 12px;border-bottom:1px solid {look.grid};text-align:left}}"
             "summary{cursor:pointer}</style>\n</head>\n"
-            f"<body>\n{self.svg(theme_name)}\n{self._table()}</body>\n</html>\n"
+            f"<body>\n{self.svg(theme_name)}\n{self._table(lang)}</body>\n</html>\n"
         )
 
-    def _table(self) -> str:
+    def _table(self, lang: str) -> str:
         if not self.columns:
             return ""
         head = "".join(f'<th scope="col">{esc(c)}</th>' for c in self.columns)
@@ -101,7 +106,7 @@ class Drawing:
             for row in self.rows
         )
         return (
-            "<details open><summary>The same numbers as a table</summary>"
+            f"<details open><summary>{TABLE_HEADING[lang]}</summary>"
             f"<table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></details>\n"
         )
 

@@ -83,8 +83,19 @@ def figure_json(figure: go.Figure) -> str:
     return json.dumps(data, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
 
-def figure_html(figure: go.Figure, *, title: str, theme_name: str = "light") -> str:
+TABLE_HEADING = {
+    "en": "The same numbers as a table",
+    "zh": "同样的数字，用表格列出",
+    "ko": "같은 숫자를 표로",
+}
+
+
+def figure_html(
+    figure: go.Figure, *, title: str, theme_name: str = "light", lang: str = "en"
+) -> str:
     """One self-contained page: plotly.js inline, the picture and its numbers as a table.
+
+    The page is called what the figure is called, and ``title`` where the figure has no title.
 
     Raises:
         KdalabError: unknown theme.
@@ -99,9 +110,10 @@ def figure_html(figure: go.Figure, *, title: str, theme_name: str = "light") -> 
         div_id="figure",
         config={"displaylogo": False, "responsive": True},
     )
-    safe = html.escape(title)
+    safe = html.escape(figure.layout.title.text or title)
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{safe}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="{lang}">\n<head><meta charset="utf-8">'
+        f"<title>{safe}</title>\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>body{{margin:16px;background:{look.background};color:{look.text};"
         f"font-family:{FONT_UI}}}table{{border-collapse:collapse;font-size:14px}}"
@@ -109,7 +121,7 @@ def figure_html(figure: go.Figure, *, title: str, theme_name: str = "light") -> 
         "td{white-space:nowrap}th:first-child,td:first-child{text-align:left}summary{cursor:pointer}"
         ".table{overflow-x:auto}</style>\n</head>\n"
         f'<body>\n<div role="figure" aria-label="{safe}">{picture}</div>\n'
-        f"{_table_html(figure)}</body>\n</html>\n"
+        f"{_table_html(figure, lang)}</body>\n</html>\n"
     )
 
 
@@ -121,6 +133,7 @@ def write_figure(
     title: str = "",
     theme_name: str = "light",
     scale: float = 2.0,
+    lang: str = "en",
 ) -> Path:
     """Write one figure; the format is the path's ending unless named. Returns the path.
 
@@ -139,7 +152,8 @@ def write_figure(
     elif kind == "json":
         data = figure_json(figure).encode()
     else:
-        data = figure_html(figure, title=title or file.stem, theme_name=theme_name).encode()
+        page = figure_html(figure, title=title or file.stem, theme_name=theme_name, lang=lang)
+        data = page.encode()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
@@ -187,7 +201,7 @@ def _draw(figure: go.Figure, kind: str, scale: float) -> bytes:
         ) from error
 
 
-def _table_html(figure: go.Figure) -> str:
+def _table_html(figure: go.Figure, lang: str) -> str:
     columns, rows = table_of(figure)
     if not columns:
         return ""
@@ -197,6 +211,6 @@ def _table_html(figure: go.Figure) -> str:
         for row in rows
     )
     return (
-        '<details open><summary>The same numbers as a table</summary><div class="table"><table>'
+        f'<details open><summary>{TABLE_HEADING[lang]}</summary><div class="table"><table>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div></details>\n"
     )

@@ -18,6 +18,9 @@ from kdalab.words import LANGUAGES
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+MADE_UP = ("chat-like", "agent-like", "few-systems")
+"""Traces that ``kdalab.lessons.figure_trace`` makes up."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlotScript:
@@ -32,6 +35,9 @@ class PlotScript:
     title: str
     build: Callable[[argparse.Namespace], go.Figure | Drawing]
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    requests: int | None = None
+    """For a figure of a trace: how many requests are taken; adds ``--trace`` and ``--requests``."""
+    made_up: str = "chat-like"
 
     def parser(self) -> argparse.ArgumentParser:
         """All options with visible defaults."""
@@ -60,6 +66,18 @@ class PlotScript:
             "--width", type=int, default=1120, help="pixels; pictures have their own"
         )
         parser.add_argument("--height", type=int, default=630, help="pixels")
+        if self.requests is not None:
+            parser.add_argument(
+                "--trace", default=None, metavar="FILE",
+                help="a trace in any format that kdalab lab reads; None: one that is made up",
+            )  # fmt: skip
+            parser.add_argument(
+                "--requests", type=int, default=self.requests, help="of the trace, from its start"
+            )
+            parser.add_argument(
+                "--made-up", choices=MADE_UP, default=self.made_up,
+                help="which trace is made up without --trace",
+            )  # fmt: skip
         if self.add_arguments is not None:
             self.add_arguments(parser)
         return parser
@@ -85,8 +103,9 @@ class PlotScript:
                 written = write_drawing(figure, file, kind, theme_name=args.theme, lang=args.lang)
             else:
                 written = write_figure(
-                    figure, file, format=args.format, title=self.title, theme_name=args.theme
-                )
+                    figure, file, format=args.format, title=self.title, theme_name=args.theme,
+                    lang=args.lang,
+                )  # fmt: skip
         except KdalabError as error:
             print(f"{self.parser().prog}: {error}", file=sys.stderr)
             return 2
