@@ -76,7 +76,7 @@ def build(args: argparse.Namespace) -> go.Figure:
             [t.placement for t in others],
             dash="",
             symbol="diamond",
-            place="bottom center",
+            place="middle left",
         ),
     ]
     words["subtitle"] = words["subtitle"].format(

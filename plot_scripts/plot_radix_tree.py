@@ -25,9 +25,7 @@ MOST = 24
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="kimi-linear-48b", help=", ".join(PRESETS))
-    parser.add_argument(
-        "--checkpoints", default="leaf+branch", help="placement, as in kdalab replay"
-    )
+    parser.add_argument("--checkpoints", default="leaf", help="placement, as in kdalab replay")
 
 
 def build(args: argparse.Namespace) -> Drawing:
