@@ -264,7 +264,8 @@ LESSON = Lesson(
         ("code-slots", strategy.slots_per_request),
         ("code-fault", shared_state.before_reading),
     ),
-    notebook="restore",
+    notebook="cow",
+    exercises=("ex12", "ex13"),
     next=("restore", "tree", "chunks"),
 )
 
