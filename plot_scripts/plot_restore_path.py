@@ -9,12 +9,12 @@ import argparse
 import sys
 
 from kdalab.lessons import RESTORE, play, scenario
+from kdalab.phrases import say_html
 from kdalab.viz.drawing import Drawing
+from kdalab.viz.figure_words import figure_words
 from kdalab.viz.plot_script import PlotScript
 from kdalab.viz.prompt import prompt_svg
 from kdalab.viz.svg import TokenAxis
-
-COLUMNS = ("request", "tokens", "token match", "restore point", "replayed", "new")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,9 @@ def build(args: argparse.Namespace) -> Drawing:
         n = len(run.texts[view.name])
         path = (n, view.token_match, view.restore, view.token_match - view.restore)
         rows.append((view.name, *(f"{x:,}" for x in (*path, n - view.token_match))))
-    return Drawing("Known is not restorable", (("", picture),), COLUMNS, tuple(rows))
+    words = figure_words("restore_path", args.lang)
+    columns = tuple(words[k] for k in ("request", "tokens", "match", "restore", "replay", "new"))
+    return Drawing(words["title"], (("", say_html(args.lang, picture)),), columns, tuple(rows))
 
 
 SCRIPT = PlotScript(

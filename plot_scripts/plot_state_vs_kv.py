@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from kdalab.spec import PRESETS, resolve_model
 from kdalab.units import parse_tokens
+from kdalab.viz.export import attach_table, table_of
+from kdalab.viz.figure_words import figure_words
 from kdalab.viz.plot_script import PlotScript
 from kdalab.viz.state_vs_kv import DEFAULT_CONTEXT, state_vs_kv_figure
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 DEFAULT_MODELS = tuple(name for name in PRESETS if not name.startswith("tiny"))
+
+COLUMNS = ("model", "recurrent", "conv", "one", "int8", "token", "equals", "int8-equals")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +49,7 @@ def build(args: argparse.Namespace) -> go.Figure:
         )
         for name in args.models
     ]
-    return state_vs_kv_figure(
+    figure = state_vs_kv_figure(
         specs,
         context=(parse_tokens(args.low), parse_tokens(args.high)),
         tp_size=args.tp,
@@ -54,6 +58,10 @@ def build(args: argparse.Namespace) -> go.Figure:
         width=args.width,
         height=args.height,
     )
+    _, rows = table_of(figure)
+    words = figure_words("state_vs_kv", args.lang)
+    rows = [[cell.replace(" tokens", f" {words['tokens']}") for cell in row] for row in rows]
+    return attach_table(figure, [words[k] for k in COLUMNS], rows)
 
 
 SCRIPT = PlotScript(
