@@ -46,7 +46,8 @@ def build(args: argparse.Namespace) -> go.Figure:
     requests = list(run.texts)
     if args.request not in requests:
         raise KdalabError(f"no request {args.request!r}; use one of {', '.join(requests)}")
-    words, rows = figure_words("event_timeline", args.lang), []
+    words = figure_words("event_timeline", args.lang)
+    rows: list[EventRow] = []
     at, n = 0, len(run.texts[args.request])
     for index, event in enumerate(run.events):
         if event.request != args.request:

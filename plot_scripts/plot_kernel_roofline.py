@@ -20,6 +20,8 @@ from kdalab.viz.plot_script import PlotScript
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+BATCHED, COPYING = "its matrix products alone, batched", "copying the bytes"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -37,6 +39,8 @@ def build(args: argparse.Namespace) -> go.Figure:
     data["rows"] = [r for r in data["rows"] if r.get("op") in args.ops]
     points, words = roofline_points(data, file), figure_words("kernel_roofline", args.lang)
     words["subtitle"] = words["subtitle"].format(machine=machine_text(data))
+    said = {BATCHED: words["batched"], COPYING: words["copying"]}
+    points = [p | {"name": said.get(p["name"], p["name"])} for p in points]
     figure = roofline_figure(
         points, data["rates"], words, theme_name=args.theme, width=args.width, height=args.height
     )

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kdalab.errors import KdalabError
+from kdalab.spec import StateKind
 from kdalab.units import format_bytes
-from kdalab.viz.palette import SERIES_COLOURS, SERIES_DASHES
+from kdalab.viz.palette import SERIES_COLOURS, SERIES_DASHES, kind_style
 from kdalab.viz.plotly_theme import HEIGHT_16_9, style_figure
 
 if TYPE_CHECKING:
@@ -99,3 +100,93 @@ def ship_or_replay_figure(
         theme_name=theme_name,
         transparent=transparent,
     )
+
+
+class Moved(Protocol):
+    """Bytes of one prompt by kind (``transfer.worth.KindBytes`` is one)."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def latent(self) -> int: ...
+    @property
+    def recurrent(self) -> int: ...
+    @property
+    def conv(self) -> int: ...
+
+
+def break_even_figure(
+    moved: Sequence[Moved],
+    lines: Sequence[WorthLine],
+    words: Mapping[str, str],
+    *,
+    theme_name: str = "light",
+    height: int = HEIGHT_16_9,
+    width: int | None = None,
+) -> go.Figure:
+    """Left what one model has to move by kind, as shares with the bytes above; right the curves of
+    :func:`ship_or_replay_figure`.
+
+    Args:
+        words: those of ``WORTH_WORDS``, and "bytes-title" (with {model}), "even-title", "bytes-x",
+            "bytes-y", "kv", "s", "c".
+
+    Raises:
+        KdalabError: no prompt length; else as :func:`ship_or_replay_figure`.
+    """
+    from plotly.subplots import make_subplots
+
+    if not moved:
+        raise KdalabError("no prompt length; give one or more")
+    curves = ship_or_replay_figure(lines, words=words, theme_name=theme_name)
+    figure = make_subplots(
+        rows=1, cols=2, horizontal_spacing=0.16,
+        subplot_titles=(words["bytes-title"].format(model=moved[0].model), words["even-title"]),
+    )  # fmt: skip
+    names = [f"{m.tokens:,}" for m in moved]
+    totals = [m.latent + m.recurrent + m.conv for m in moved]
+    for kind, key, values in (
+        (StateKind.KDA_RECURRENT, "s", [m.recurrent for m in moved]),
+        (StateKind.KDA_CONV, "c", [m.conv for m in moved]),
+        (StateKind.MLA_KV, "kv", [m.latent for m in moved]),
+    ):
+        style, last = kind_style(kind), key == "kv"
+        figure.add_bar(
+            x=names, y=[v / t for v, t in zip(values, totals, strict=True)], name=words[key],
+            marker={"color": style.colour}, customdata=[format_bytes(v) for v in values],
+            hovertemplate="%{x}: %{customdata}<extra>" + words[key] + "</extra>",
+            text=[format_bytes(t) for t in totals] if last else None,
+            textposition="outside" if last else None, cliponaxis=False, textfont={"size": 12},
+            row=1, col=1,
+        )  # fmt: skip
+    for trace in curves.data:
+        figure.add_trace(trace, row=1, col=2)
+    for line, trace in zip(lines, curves.data, strict=True):
+        figure.add_vline(
+            x=line.floor / 1e9, row=1, col=2,
+            line={"color": trace.line.color, "dash": "dot", "width": 1},
+        )  # fmt: skip
+    style_figure(
+        figure, title=words["title"], subtitle=curves.layout.title.subtitle.text, height=height,
+        width=width, theme_name=theme_name,
+    )  # fmt: skip
+    x, y = curves.layout.xaxis, curves.layout.yaxis
+    figure.update_xaxes(
+        type="log", title=words["x"], tickvals=x.tickvals, ticktext=x.ticktext, range=x.range,
+        row=1, col=2,
+    )  # fmt: skip
+    figure.update_yaxes(
+        type="log", title=words["y"], tickformat=y.tickformat, dtick=1, row=1, col=2
+    )
+    figure.update_xaxes(title=words["bytes-x"], type="category", row=1, col=1)
+    figure.update_yaxes(
+        title=words["bytes-y"], tickformat=".0%", range=[0, 1.08], tickvals=[0, 0.25, 0.5, 0.75, 1],
+        row=1, col=1,
+    )  # fmt: skip
+    figure.update_layout(
+        barmode="stack", title={"y": 0.95}, margin={"t": 116, "b": 120},
+        legend={"orientation": "h", "x": 0, "y": -0.17, "yanchor": "top"},
+    )  # fmt: skip
+    return figure
