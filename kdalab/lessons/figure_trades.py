@@ -41,20 +41,17 @@ def placement_trades(
             one request does not fit.
     """
     live = LiveReplay(trace, spec)
-    rows = []
-    for text in placements:
-        r = live.run(parse_placement(text), budget)
-        rows.append(
-            {"placement": text, "peak_bytes": r.peak_bytes, "state_bytes": r.state_bytes,
-             "hit_rate": r.token_hit_rate, "states": r.states_written}
-        )  # fmt: skip
-    best = [row["placement"] for row in pareto(rows)]
+    found = {text: live.run(parse_placement(text), budget) for text in placements}
+    rows = [
+        {"placement": text, "peak_bytes": r.peak_bytes, "hit_rate": r.token_hit_rate}
+        for text, r in found.items()
+    ]
+    best = {row["placement"] for row in pareto(rows)}
     return tuple(
         Trade(
-            row["placement"], row["peak_bytes"], row["state_bytes"], row["hit_rate"],
-            row["states"], row["placement"] not in best,
+            text, r.peak_bytes, r.state_bytes, r.token_hit_rate, r.states_written, text not in best
         )
-        for row in rows
+        for text, r in found.items()
     )  # fmt: skip
 
 
@@ -92,7 +89,7 @@ def hit_rates_over_budgets(
         runs = [
             live.run(parse_placement(text), b) if b >= live.smallest_budget else None for b in sizes
         ]
-        honest[text] = tuple(r and r.token_hit_rate for r in runs)
-        known[text] = tuple(r and r.kv_only_hit_rate for r in runs)
+        honest[text] = tuple(r.token_hit_rate if r else None for r in runs)
+        known[text] = tuple(r.kv_only_hit_rate if r else None for r in runs)
     kv_only = tuple(hit_tokens(tree, h, 0) / total for h in hits)
     return BudgetCurves(tuple(sizes), kv_only, honest, known)
