@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from http import HTTPStatus
 from typing import ClassVar
 
 import h11
@@ -116,7 +117,8 @@ class Connection(H11Protocol):
         """Answer without the app, unless it has begun to; then close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers, body = answer_parts(error)
-            lines = [f"HTTP/1.1 {error.status} {error.code}", *(f"{k}: {v}" for k, v in headers)]
+            first = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"
+            lines = [first, *(f"{k}: {v}" for k, v in headers)]
             self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
         if self.cycle is not None:
             self.cycle.disconnected = True

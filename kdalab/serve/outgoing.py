@@ -143,7 +143,8 @@ class PrefillRole:
         try:
             theirs = StateIdentity.from_dict(asked.identity)
         except (KdalabError, TypeError) as error:
-            raise ServeError("invalid_request", f"identity: {error}"[:500], "identity") from None
+            text = f"identity: {str(error).removeprefix('identity: ')}"
+            raise ServeError("invalid_request", text[:500], "identity") from None
         found = identity_refusals(self.identity, theirs)
         if found:
             fields = "; ".join(map(str, found))
