@@ -127,7 +127,11 @@ def at_random(running: Stand, plan: list[Ask]) -> Client:
 
 
 @pytest.mark.parametrize(
-    ("n", "kills"), [(40, 0), pytest.param(500, 3, marks=pytest.mark.slow, id="500")]
+    ("n", "kills"),
+    [
+        (40, 0),
+        pytest.param(500, 3, marks=[pytest.mark.slow, pytest.mark.timeout(1200)], id="500"),
+    ],
 )
 def test_random_requests_with_a_fault_each(running: Stand, n: int, kills: int) -> None:
     plan = asks(n, seed=n, kills=kills)
