@@ -60,8 +60,8 @@ def leaderboard(
     from rich.table import Table
 
     table = Table(title=f"Prefill work saved, {memory}; the mean over {len(read)} traces ranks")
-    for name in ("", "policy", "mean", *(t.name for t in read)):
-        table.add_column(name, overflow="fold")
+    for place, name in enumerate(("", "policy", "mean", *(t.name for t in read))):
+        table.add_column(name, overflow="fold", justify="left" if place == 1 else "right")
     for place, e in enumerate(entries, 1):
         each = ["failed" if err else f"{s:.2%}" for s, err in zip(e.saved, e.errors, strict=True)]
         table.add_row(str(place), e.name, f"{e.mean:.2%}", *each)

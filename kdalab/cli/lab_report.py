@@ -57,12 +57,26 @@ def build_report(requests: Requests, setup: Setup, budgets: str, objective: str,
     """The page: one replay, a sweep over memories, and the search for settings."""
     from kdalab.lab import report_of
     from kdalab.lab.advise import advise
-    from kdalab.lab.cells import advice_rows, failures, sweep_rows
+    from kdalab.lab.cells import (
+        advice_failures,
+        advice_gain,
+        advice_rows,
+        common_setup,
+        failures,
+        sweep_rows,
+    )
     from kdalab.lab.run import replay_setup
     from kdalab.lab.stats import trace_stats
     from kdalab.lab.sweep import combine, pareto, sweep
     from kdalab.viz.lab_figures import memory_figure, pareto_figure
-    from kdalab.viz.lab_report import code_html, figure_html, list_html, report_html, rows_html
+    from kdalab.viz.lab_report import (
+        code_html,
+        figure_html,
+        list_html,
+        report_html,
+        rows_html,
+        text_html,
+    )
 
     stats = trace_stats(requests)
     account = replay_setup(requests, setup)
@@ -85,13 +99,15 @@ def build_report(requests: Requests, setup: Setup, budgets: str, objective: str,
         sections.append(("Sweep", figure_html(pareto_figure(rows, best), first=False)))
     header, cells = sweep_rows(rows, best)
     failed = failures(rows)
-    table = rows_html(cells, header) + (list_html(failed) if failed else "")
+    table = text_html(f"In common: {common_setup(rows)}. A star marks what no other row beats.")
+    table += rows_html(cells, header, names=3) + list_html(failed)
     sections.append(("All rows of the sweep", table))
     for a in found:
         header, cells = advice_rows(a)
-        text = code_html([*a.flags, "", f"in the lab: {a.setup}"])
-        text += f"<p>Gain over the defaults in {objective}: {a.gain:+.1%}.</p>"
-        sections.append((f"Advice for {a.system}", text + rows_html(cells, header)))
+        text = code_html([*a.flags, "", f'in the lab: -s "{a.setup}"'])
+        text += text_html(advice_gain(a)) + rows_html(cells, header, names=2)
+        text += list_html(advice_failures(a))
+        sections.append((f"Advice for {a.system}", text))
         sections.append(("What that rests on", list_html([*a.warnings, *a.assumptions])))
     sections.append(("What the replay assumed", list_html(account.assumptions)))
     return report_html(f"KDALab: {requests.name}", sections)

@@ -17,9 +17,16 @@ if TYPE_CHECKING:
 
 def sweep(
     trace: o.TraceArg = None,
-    budgets: Annotated[str, typer.Option(help="Memories, with commas.")] = "64GiB,256GiB,1TiB",
+    budgets: Annotated[
+        str, typer.Option("--budgets", "--memory", help="Memories, with commas.")
+    ] = "64GiB,256GiB,1TiB",
     checkpoints: Annotated[
-        str, typer.Option(help="Placements, with commas.")
+        str,
+        typer.Option(
+            help="Placements, with commas; by default leaf, leaf+branch, every:4096 and "
+            "branch-first:8192.",
+            show_default=False,
+        ),
     ] = "leaf,leaf+branch,every:4096,branch-first:8192",
     retention: Annotated[str, typer.Option(help="Retentions, with commas.")] = "lru",
     int8: Annotated[str, typer.Option(help="INT8 checkpoints: off, on or both.")] = "off,on",
@@ -159,22 +166,35 @@ def advise(
 
 
 def print_rows(rows: list[Row], best: list[Row]) -> None:
-    """A sweep as a table; a star marks what no other row beats."""
+    """A sweep as a table, one part a memory; a star marks what no other row beats. It fits 80
+    columns: a memory is a line, and headings fold at their spaces."""
     from rich.console import Console
     from rich.table import Table
 
-    from kdalab.lab.cells import failures, sweep_rows
+    from kdalab.lab.cells import common_setup, failures, sweep_rows
 
-    table = Table(title=f"{len(rows):,} replays; * no other is as small and as good")
-    header, cells = sweep_rows(rows, best)
-    for place, name in enumerate(header):
-        wide = 26 if name == "setup" else None
-        table.add_column(
-            name, overflow="fold", justify="left" if place < 3 else "right", min_width=wide
-        )
-    for row in cells:
-        table.add_row(*row)
     console = Console()
+    clock = any(r.get("arrivals") for r in rows)
+    waits = "waits for others included" if clock else "arrivals=off: nobody waits"
+    title = f"{len(rows):,} replays; * no other is as small and as good; TTFT: {waits}"
+    header, cells = sweep_rows(rows, best)
+    narrow = console.width < 100
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0))
+    for place, name in enumerate(header):
+        if name == "memory":
+            continue
+        folded = name if place < 2 else name.replace(" ", "\n", 1)
+        left = place < 2
+        table.add_column(folded, justify="left" if left else "right", no_wrap=not left)
+    table.columns[1].overflow = "fold"
+    above = ""
+    for star, words, memory, *figures in cells:
+        if memory != above:
+            table.add_row("", f"[bold]memory={memory}[/]", *[""] * len(figures))
+            above = memory
+        table.add_row(star, words or "as above", *figures)
+    console.print(title, highlight=False)
+    console.print(f"In common: {common_setup(rows)}", markup=False, highlight=False)
     console.print(table)
     for line in failures(rows):
         console.print(line, markup=False, highlight=False)
@@ -185,34 +205,42 @@ def print_advice(a: Advice) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from kdalab.lab.advise import OBJECTIVES
+    from kdalab.lab.cells import advice_failures, advice_gain, advice_rows, significant
+    from kdalab.lab.setup import shown
+
     console = Console()
-    console.print(f"\n[bold]{a.system}[/]  (objective: {a.objective}, {a.replays} replays)")
+    console.print(
+        f"\n[bold]{a.system}[/]  (objective: {OBJECTIVES[a.objective]}; memory: "
+        f"{shown('memory', a.after['memory'])}; machine: {a.after['hardware']}; "
+        f"{a.replays} replays)",
+        highlight=False,
+    )
     for flag in a.flags:
-        console.print(f"  {flag}", markup=False, highlight=False)
-    console.print(f"  in the lab: {a.setup}", markup=False, style="dim")
+        console.print(f"  {flag}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f'  in the lab: -s "{a.setup}"', markup=False, style="dim", soft_wrap=True)
     table = Table(show_header=True)
     for name in ("", "defaults", "recommended"):
         table.add_column(name, justify="left" if not name else "right")
-    if a.before.get("error"):
-        console.print(f"  the defaults cannot be replayed: {a.before['error']}", markup=False)
     for name, key, form in (
-        ("restored", "hit_rate", "{:.1%}"),
-        ("prefill work saved", "flops_saved_share", "{:.1%}"),
-        ("mean time to first token, s", "ttft_mean", "{:.3g}"),
-        ("95th percentile, s", "ttft_p95", "{:.3g}"),
-        ("checkpoints written", "states_written", "{:,}"),
+        ("restored", "hit_rate", "{:.1%}".format),
+        ("prefill work saved", "flops_saved_share", "{:.1%}".format),
+        ("time to first token, mean, s", "ttft_mean", significant),
+        ("time to first token, 95th percentile, s", "ttft_p95", significant),
+        ("checkpoints written", "states_written", "{:,}".format),
     ):
-        old = form.format(a.before[key]) if key in a.before else "-"
-        table.add_row(name, old, form.format(a.after[key]))
+        table.add_row(name, form(a.before[key]) if key in a.before else "-", form(a.after[key]))
     console.print(table)
-    console.print(f"  gain over the defaults in the objective: {a.gain:+.1%}")
+    console.print(f"  {advice_gain(a)}", markup=False, highlight=False)
     near = Table(title="One setting changed", title_justify="left")
-    for name in ("setting", "value", "objective", "restored"):
-        near.add_column(name)
-    for n in a.neighbours:
-        shown = n.error or f"{n.objective:.4g}"
-        near.add_row(n.setting, n.value, shown, "" if n.error else f"{n.hit_rate:.1%}")
+    header, cells = advice_rows(a)
+    for place, name in enumerate(header):
+        near.add_column(name, justify="left" if place < 2 else "right", overflow="fold")
+    for row in cells:
+        near.add_row(*row)
     console.print(near)
+    for text in advice_failures(a):
+        console.print(text, markup=False, highlight=False)
     for text in a.warnings:
         console.print(f"[yellow]Warning:[/] {text}")
     console.print(f"Assumed: {'; '.join(a.assumptions)}.", style="dim", markup=False)

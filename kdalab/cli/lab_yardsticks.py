@@ -140,7 +140,8 @@ def _print_agreement(found: Agreement) -> None:
         console.print("kvcache-simulator is not installed: pip install 'kdalab[test]' to compare.")
     console.print(
         f"From request {found.first:,} of {found.requests:,} on, as the peer counts. FIFO, LRU "
-        "and clairvoyant keep KV only. over: points by which their LRU exceeds the hybrid.",
+        "and clairvoyant keep KV only. over: points by which their LRU exceeds the hybrid. "
+        "-: too few bytes for the largest request and its state.",
         style="dim",
     )
 

@@ -189,6 +189,11 @@ class _Search:
                 )
         row = self.rows[best]
         warnings = []
+        if best.memory is None:
+            warnings.append(
+                "memory has no limit here, so nothing was evicted and this says little about a "
+                "real machine. Give what it has: --memory 256GiB"
+            )
         if best.arrivals and row["utilisation"] > OVERLOAD:
             warnings.append(
                 f"the machine is busy {row['utilisation']:.1%} of the time: this trace brings more "

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from kdalab.lab.policies import load_policy
 from kdalab.lab.request import Requests
 from kdalab.lab.setup import Setup
 from kdalab.lab.sweep import Row, sweep
@@ -50,6 +51,8 @@ def leaderboard(
     Raises:
         KdalabError: a policy cannot be loaded.
     """
+    for own in policies:
+        load_policy(own)  # once before hours of replays, so that a wrong name is said at once
     named = {f"{p}, {r}": replace(base, checkpoints=p, retention=r) for p, r in BUILT_IN}
     named |= {p: replace(base, policy=p) for p in policies}
     rows: list[list[Row]] = []

@@ -247,10 +247,19 @@ def load_policy(text: str) -> tuple[GuardedPlacement | None, GuardedOrder | None
         with redirect_stdout(sys.stderr):
             spec.loader.exec_module(module)
             doing = "cannot be made without arguments"
-            policy = getattr(module, name)()
+            made = getattr(module, name, None)
+            if made is None:
+                own = [n for n, v in vars(module).items() if isinstance(v, type)]
+                raise KdalabError(
+                    f"{path} has no class {name!r}; it has {', '.join(sorted(own)) or 'none'}"
+                )
+            policy = made()
             places = callable(getattr(policy, "boundaries", None))
             orders = all(callable(getattr(policy, m, None)) for m in _ORDER)
     except KeyboardInterrupt:
+        raise
+    except KdalabError:
+        del sys.modules[spec.name]
         raise
     except BaseException as error:
         del sys.modules[spec.name]

@@ -110,14 +110,14 @@ class Setup:
         if self.split is not None and self.memory is None:
             raise KdalabError("a fixed split divides a memory; give memory=..., or split=off")
         if self.cache == "block":
-            default = _DEFAULTS
-            for name in _RADIX_ONLY:
+            default = DEFAULTS
+            for name in RADIX_ONLY:
                 if getattr(self, name) != default[name]:
                     raise KdalabError(f"{name} is a setting of cache=radix; leave it out here")
             block_order(self.retention)
         else:
-            for name in _BLOCK_ONLY:
-                if getattr(self, name) != _DEFAULTS[name]:
+            for name in BLOCK_ONLY:
+                if getattr(self, name) != DEFAULTS[name]:
                     raise KdalabError(f"{name} is a setting of cache=block; add cache=block")
 
     # -- text --------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Setup:
         parts = []
         for field in fields(self):
             value = getattr(self, field.name)
-            if value != _DEFAULTS[field.name] or field.name == "model":
+            if value != DEFAULTS[field.name] or field.name == "model":
                 parts.append(shlex.quote(f"{field.name}={shown(field.name, value)}"))
         return " ".join(parts)
 
@@ -194,7 +194,7 @@ class Rates:
     decode_s: float
 
 
-_DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(Setup)}
+DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(Setup)}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "cache": CACHES,
     "pd": PD,
@@ -209,10 +209,10 @@ _LEAST: dict[str, float] = {
 _MOST: dict[str, float] = {
     "split": 1_000, "speed": 1e9, "prefill_flops": 1e24, "decode_seconds": 1e6,
 }  # fmt: skip
-_RADIX_ONLY = (
+RADIX_ONLY = (
     "checkpoints", "split", "int8", "host", "write_through", "decoded", "pd", "policy",
 )  # fmt: skip
-_BLOCK_ONLY = ("block", "unit", "interval", "mode", "layout", "kernel_grid")
+BLOCK_ONLY = ("block", "unit", "interval", "mode", "layout", "kernel_grid")
 
 
 def _switch(key: str, text: str) -> bool:

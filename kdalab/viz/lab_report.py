@@ -34,18 +34,29 @@ def figure_html(figure: go.Figure, first: bool) -> str:
     return html
 
 
-def rows_html(rows: Cells, header: Sequence[str] = ()) -> str:
-    """A table; the first column names, the others hold numbers."""
-    head = "".join(f"<th>{esc(h)}</th>" for h in header)
-    lines = "".join(
-        "<tr>" + "".join(f"<td>{esc(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f"<div class='wide'><table>{f'<tr>{head}</tr>' if head else ''}{lines}</table></div>"
+def rows_html(rows: Cells, header: Sequence[str] = (), names: int = 1) -> str:
+    """A table; the first ``names`` columns name, the others hold numbers."""
+
+    def line(kind: str, cells: Sequence[str]) -> str:
+        marks = [" class='name'" if place < names else "" for place in range(len(cells))]
+        return "".join(
+            f"<{kind}{mark}>{esc(c)}</{kind}>" for c, mark in zip(cells, marks, strict=True)
+        )
+
+    head = f"<thead><tr>{line('th', header)}</tr></thead>" if header else ""
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f"<div class='wide'><table>{head}<tbody>{body}</tbody></table></div>"
+
+
+def text_html(text: str) -> str:
+    """A paragraph."""
+    return f"<p>{esc(text)}</p>"
 
 
 def list_html(lines: Sequence[str]) -> str:
-    """Sentences, one a line."""
-    return "<ul>" + "".join(f"<li>{esc(line)}</li>" for line in lines) + "</ul>"
+    """Sentences, one a line; nothing where there is none."""
+    items = "".join(f"<li>{esc(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
 
 
 def code_html(lines: Sequence[str]) -> str:
@@ -59,7 +70,7 @@ _CSS = (
     "h1{font-size:26px}h2{font-size:19px;margin-top:40px}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     f"td,th{{padding:4px 14px 4px 0;border-bottom:1px solid {LIGHT.grid};text-align:right}}"
-    "td:first-child,th:first-child{text-align:left}.wide{overflow-x:auto}"
+    ".name{text-align:left}.wide{overflow-x:auto}th{vertical-align:bottom}"
     f"pre{{font-family:{FONT_MONO};background:{LIGHT.panel};padding:12px;overflow-x:auto}}"
     f"li{{color:{LIGHT.muted}}}"
 )

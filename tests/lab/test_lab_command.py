@@ -17,8 +17,8 @@ from kdalab.lab import Setup, write_synthetic
 RUN = CliRunner()
 
 
-def call(*words: object, code: int = 0) -> str:
-    result = RUN.invoke(build_app(), ["lab", *map(str, words)], env={"COLUMNS": "200"})
+def call(*words: object, code: int = 0, columns: int = 200) -> str:
+    result = RUN.invoke(build_app(), ["lab", *map(str, words)], env={"COLUMNS": str(columns)})
     assert result.exit_code == code, result.output
     return result.output
 
@@ -235,7 +235,52 @@ def test_why_a_row_of_a_sweep_failed_stands_on_a_line_of_its_own(trace: Path) ->
     words = ("sweep", trace, "--budgets", "1MiB,60GiB", "--checkpoints", "leaf", "--int8", "off")
     lines = call(*words).splitlines()
     (why,) = [line for line in lines if "alone needs" in line]
-    assert why.startswith("checkpoints=leaf, 1.00 MiB failed: the request on line 1 (")
+    assert why.startswith("1MiB failed: the request on line 1 (")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_sweep_fits_the_terminal_and_names_rows_by_what_differs(
+    trace: Path, columns: int
+) -> None:
+    words = ("sweep", trace, "--memory", "1MiB,60GiB", "--checkpoints", "leaf,branch-first:8192")
+    lines = call(*words, "-s", "arrivals=on", columns=columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "In common: model=kimi-k3 arrivals=on" in lines
+    (head,) = [line for line in lines if "restored" in line]
+    assert head.split()[0] == "setup"
+    assert "p95, s" in " ".join(lines)
+    for name in ("memory=1MiB", "memory=60GiB", "checkpoints=leaf int8=on"):
+        assert any(name in line for line in lines), name
+    wide = [line for line in lines if "checkpoints=leaf int8=on" in line and "%" in line]
+    assert len(wide[0].replace("*", "").split()) == 9  # two words of setup, seven figures
+
+
+def test_advice_names_units_memory_and_what_each_change_costs(trace: Path) -> None:
+    for objective, unit in (("ttft", "mean TTFT, s"), ("flops", "saved, PFLOP")):
+        words = ("--memory", "60GiB", "--system", "SGLang", "--objective", objective)
+        out = call("advise", trace, *words)
+        assert unit in out
+        assert "memory: 60GiB" in out
+        assert "the defaults" in out
+        assert "memory has no limit" not in out
+    free = call("advise", trace, "--system", "vLLM", "--objective", "flops")
+    assert "Warning: memory has no limit here" in free.replace("\n", " ")
+
+
+def test_figures_for_people_have_no_exponent_and_keep_their_digits() -> None:
+    from kdalab.lab.cells import significant
+
+    shown = [significant(v) for v in (0, 0.000123, 0.1234, 36.0, 123.4, 123456.7)]
+    assert shown == ["0", "0.000123", "0.123", "36.0", "123", "123,457"]
+
+
+def test_a_class_that_a_policy_file_lacks_is_refused_before_the_board_runs(
+    trace: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    call("policy-template", file)
+    out = call("leaderboard", trace, "--policy", f"{file}:Nope", code=2)
+    assert "has no class 'Nope'; it has ShortestFirst, TailAndHalf" in out.replace("\n", " ")
 
 
 def test_a_policy_that_fails_is_marked_on_the_board_and_says_why(
