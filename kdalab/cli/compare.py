@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kdalab.cli import lab_options as o
 from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
@@ -87,10 +88,8 @@ def command(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")] = None,
     max_bad_lines: Annotated[int, typer.Option(min=0, help="Unusable lines to skip.")] = 100,
-    synthetic: Annotated[
-        int, typer.Option(min=0, max=1_000_000, help="No file: N made-up requests instead.")
-    ] = 0,
-    seed: Annotated[int, typer.Option(help="Of the made-up requests.")] = 0,
+    made_up: o.MadeUpOpt = None,
+    seed: o.SeedOpt = 0,
     events: Annotated[
         bool, typer.Option("--events", help="Scenario: also print both event logs.")
     ] = False,
@@ -103,14 +102,14 @@ def command(
         if list_:
             _list(as_json)
             return
-        if not synthetic and not _is_trace(workload):
+        if made_up is None and not _is_trace(workload):
             _example(workload, events, as_json)
             return
         if events:
             raise KdalabError("--events goes with a named scenario: a trace has no event log")
         with Bar(quiet=as_json) as bar:
             found = _trace(
-                workload, synthetic, seed, limit, max_bad_lines, budget, model, tp, checkpoints,
+                workload, made_up, seed, limit, max_bad_lines, budget, model, tp, checkpoints,
                 retention, donate, block_retention, block, unit, mode, layout, device, flops,
                 copy_bandwidth, bar,
             )  # fmt: skip
@@ -119,7 +118,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
-        show(found, synthetic > 0)
+        show(found, made_up is not None)
 
 
 def _is_trace(workload: str | None) -> bool:
@@ -154,7 +153,7 @@ def _example(name: str | None, events: bool, as_json: bool) -> None:
     from kdalab.lessons.both import run_both
 
     if name is None:
-        raise KdalabError("give a scenario (--list names them), a trace, or --synthetic N")
+        raise KdalabError("give a scenario (--list names them), a trace, or --made-up N")
     with Console(stderr=True).status("running the scenario both ways", refresh_per_second=1):
         run = run_both(name)
     if as_json:
@@ -184,7 +183,7 @@ def _show_chapters(chapters: Sequence[Chapter]) -> None:
 
 def _trace(
     trace: str | None,
-    synthetic: int,
+    made_up: str | None,
     seed: int,
     limit: int | None,
     max_bad: int,
@@ -223,7 +222,7 @@ def _trace(
     speed = parse_bytes(copy_bandwidth) if copy_bandwidth is not None else None
     cost = cost_model(device, flops, speed, tp)
     passes = 2 if nbytes is None else 3
-    requests = open_requests(trace, synthetic, seed, limit, max_bad, bar, passes)
+    requests = open_requests(trace, made_up, seed, limit, max_bad, bar, passes)
     kept, _ = tuned_retention(retention, requests, spec, placement, nbytes)
     blocks = model_layout(spec, fine or requests.block_tokens, size, layout, tp)
     wanted = (fine or requests.block_tokens) if how is CacheMode.ALIGN else fine

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ FormatOpt = Annotated[
 ]
 MadeUpOpt = Annotated[
     str | None,
-    typer.Option(help="No file: PRESET:N made-up requests (chat-like:2000, agent-like:500)."),
+    typer.Option(
+        "--made-up",
+        "--synthetic",
+        help="No file: N made-up requests, or PRESET:N (chat-like:2000, agent-like:500).",
+    ),
 ]
 SeedOpt = Annotated[int, typer.Option(min=0, help="Of the made-up requests.")]
 LimitOpt = Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")]
@@ -73,8 +78,7 @@ def known_errors() -> Iterator[None]:
     try:
         yield
     except KdalabError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error
+        refuse(error)
 
 
 def read_trace(
@@ -95,17 +99,13 @@ def read_trace(
     Raises:
         KdalabError: neither or both of file and made-up requests; a file that cannot be read.
     """
+    from kdalab.cli.traces import made_up_requests
     from kdalab.lab import ReadOptions, open_trace
-    from kdalab.lab.generate import generated_trace, shape
 
     if (trace is None) == (made_up is None):
-        raise KdalabError("give a trace, or --made-up PRESET:N (and not both)")
+        raise KdalabError("give a trace, or --made-up N or PRESET:N; not both")
     if made_up is not None:
-        name, _, count = made_up.partition(":")
-        if not count.isdecimal() or len(count) > 8:
-            raise KdalabError(f"--made-up {made_up!r}; use PRESET:N, as chat-like:2000")
-        n = min(int(count), limit or int(count))
-        return generated_trace(n, shape(name), seed, name)
+        return made_up_requests(made_up, seed, limit)
     assert trace is not None
     options = ReadOptions(limit, bad, None, block, share, gap * 1000.0, sort)
     reader = open_trace(trace, format, options)

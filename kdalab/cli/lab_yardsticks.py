@@ -7,51 +7,47 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kdalab.errors import KdalabError
+from kdalab.cli import lab_options as o
 
 if TYPE_CHECKING:
-    from kdalab.lab import Requests
     from kdalab.lab.kv_only_agree import Agreement
     from kdalab.lab.yardsticks import Yardsticks
 
 
-TRACE = Annotated[
-    str | None,
-    typer.Argument(
-        help="Mooncake JSONL or another format of `kdalab lab formats`, gzipped or not.",
-        show_default=False,
-    ),
-]
 MODEL = Annotated[str, typer.Option(help="A preset (see `kdalab size --help`) or a config.json.")]
-LIMIT = Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")]
-SYNTHETIC = Annotated[
-    int, typer.Option(min=0, max=1_000_000, help="No file: N made-up requests instead.")
-]
-SEED = Annotated[int, typer.Option(help="Of the made-up requests.")]
-AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
 
 
 def agree_command(
-    trace: TRACE = None,
+    trace: o.TraceArg = None,
     model: MODEL = "kimi-k3",
     checkpoints: Annotated[
         str, typer.Option(help="Where the hybrid's are taken: every:N, leaf, leaf+branch, all.")
     ] = "leaf+branch",
     backend: Annotated[str, typer.Option(help="The peer's: python or cpp.")] = "python",
     jobs: Annotated[int, typer.Option(min=1, max=64, help="Processes, for both.")] = 1,
-    limit: LIMIT = None,
-    synthetic: SYNTHETIC = 0,
-    seed: SEED = 0,
-    as_json: AS_JSON = False,
+    made_up: o.MadeUpOpt = None,
+    seed: o.SeedOpt = 0,
+    format: o.FormatOpt = None,
+    limit: o.LimitOpt = None,
+    max_bad_lines: o.BadOpt = 100,
+    block_tokens: o.BlockOpt = None,
+    share: o.ShareOpt = "preamble",
+    gap: o.GapOpt = 60.0,
+    sort: o.SortOpt = False,
+    as_json: o.JsonOpt = False,
 ) -> None:
     """KV-only hit rates beside kvcache-simulator's, and beside those of the hybrid model."""
     from kdalab.cache import parse_placement
     from kdalab.lab.kv_only_agree import agree
     from kdalab.spec import resolve_model
 
-    requests = read(trace, limit, synthetic, seed)
-    spec = resolve_model(model)
-    found = agree(requests, spec, parse_placement(checkpoints), backend=backend, jobs=jobs)
+    with o.known_errors():
+        requests = o.read_trace(
+            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
+            block=block_tokens, share=share, gap=gap, sort=sort,
+        )  # fmt: skip
+        spec = resolve_model(model)
+        found = agree(requests, spec, parse_placement(checkpoints), backend=backend, jobs=jobs)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
@@ -59,7 +55,7 @@ def agree_command(
 
 
 def bounds_command(
-    trace: TRACE = None,
+    trace: o.TraceArg = None,
     model: MODEL = "kimi-k3",
     budget: Annotated[
         str,
@@ -72,39 +68,33 @@ def bounds_command(
     steps: Annotated[
         int, typer.Option(min=1, max=100_000, help="Of the search for the bound.")
     ] = 200,
-    limit: LIMIT = None,
-    synthetic: SYNTHETIC = 0,
-    seed: SEED = 0,
-    as_json: AS_JSON = False,
+    made_up: o.MadeUpOpt = None,
+    seed: o.SeedOpt = 0,
+    format: o.FormatOpt = None,
+    limit: o.LimitOpt = None,
+    max_bad_lines: o.BadOpt = 100,
+    block_tokens: o.BlockOpt = None,
+    share: o.ShareOpt = "preamble",
+    gap: o.GapOpt = 60.0,
+    sort: o.SortOpt = False,
+    as_json: o.JsonOpt = False,
 ) -> None:
     """What any policy could restore under a budget at most, and the best schedule found."""
     from kdalab.lab.yardsticks import PLACEMENTS, yardsticks
     from kdalab.spec import resolve_model
     from kdalab.units import parse_bytes
 
-    requests, spec = read(trace, limit, synthetic, seed), resolve_model(model)
-    found = yardsticks(requests, spec, parse_bytes(budget), checkpoints or PLACEMENTS, steps)
+    with o.known_errors():
+        requests = o.read_trace(
+            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
+            block=block_tokens, share=share, gap=gap, sort=sort,
+        )  # fmt: skip
+        spec = resolve_model(model)
+        found = yardsticks(requests, spec, parse_bytes(budget), checkpoints or PLACEMENTS, steps)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
         _print_bounds(found)
-
-
-def read(trace: str | None, limit: int | None, synthetic: int, seed: int) -> Requests:
-    """The trace that the options name, in memory.
-
-    Raises:
-        KdalabError: none named, or both; a file that cannot be read.
-    """
-    from kdalab.cli.traces import open_any
-    from kdalab.lab import synthetic_trace
-    from kdalab.lab.request import MAX_BAD_LINES
-
-    if (trace is None) == (not synthetic):
-        raise KdalabError("give a trace file, or --synthetic N for made-up requests; not both")
-    if trace is None:
-        return synthetic_trace(min(synthetic, limit or synthetic), seed)
-    return open_any(trace, limit, MAX_BAD_LINES).load()
 
 
 def _print_agreement(found: Agreement) -> None:

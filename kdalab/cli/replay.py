@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kdalab.cli import lab_options as o
 from kdalab.cli.refuse import refuse
 from kdalab.errors import KdalabError
 
@@ -82,10 +83,8 @@ def command(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")] = None,
     max_bad_lines: Annotated[int, typer.Option(min=0, help="Unusable lines to skip.")] = 100,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line.")] = False,
-    synthetic: Annotated[
-        int, typer.Option(min=0, max=1_000_000, help="No file: replay N made-up requests instead.")
-    ] = 0,
-    seed: Annotated[int, typer.Option(help="Of the made-up requests.")] = 0,
+    made_up: o.MadeUpOpt = None,
+    seed: o.SeedOpt = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
 ) -> None:
     """Replay a trace and report honest hit rates: with the recurrent state in the account."""
@@ -109,7 +108,7 @@ def command(
             )
         with Bar(quiet=as_json) as bar:
             passes = 1 if budget_bytes is None and cache == "radix" else 2
-            requests = open_requests(trace, synthetic, seed, limit, bad, bar, passes)
+            requests = open_requests(trace, made_up, seed, limit, bad, bar, passes)
             if cache == "block":
                 show = replay_block(requests, spec, budget_bytes, retention or "0", *options, bar)
             else:
@@ -123,7 +122,7 @@ def command(
                 )
     except KdalabError as error:
         refuse(error)
-    show(as_json, synthetic > 0)
+    show(as_json, made_up is not None)
 
 
 def _replay_radix(

@@ -12,10 +12,13 @@ from kdalab.errors import KdalabError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kdalab.lab import ReplayResult, Requests
+    from kdalab.lab import ReplayResult, Requests, Trace
     from kdalab.lab.block_replay import BlockReplayResult
     from kdalab.lab.figures import Comparison
     from kdalab.lab.readers import Reader
+
+
+MOST_MADE_UP = 1_000_000  # requests: they are made in memory
 
 
 def parse_budget(text: str) -> int | None:
@@ -27,29 +30,27 @@ def parse_budget(text: str) -> int | None:
 
 def open_requests(
     trace: str | None,
-    synthetic: int,
+    made_up: str | None,
     seed: int,
     limit: int | None,
     max_bad: int,
     bar: Bar,
     passes: int = 1,
 ) -> Requests:
-    """The requests of a trace file, or ``synthetic`` made-up ones; ``passes`` is how often they
-    will be read, for the bar.
+    """The requests of a trace file, or made-up ones (see ``made_up_requests``); ``passes`` is
+    how often they will be read, for the bar.
 
     Raises:
         KdalabError: neither is given, or both.
     """
-    from kdalab.lab import synthetic_trace
-
-    if synthetic:
+    if made_up is not None:
         if trace is not None:
-            raise KdalabError("give a trace file or --synthetic N, not both")
-        requests = synthetic_trace(min(synthetic, limit or synthetic), seed)
+            raise KdalabError("give a trace file or --made-up N, not both")
+        requests = made_up_requests(made_up, seed, limit)
         bar.expect_requests(len(requests.requests))
         return requests
     if trace is None:
-        raise KdalabError("give a trace file, or --synthetic N for made-up requests")
+        raise KdalabError("give a trace file, or --made-up N for made-up requests")
     path = Path(trace)
     try:
         size = path.stat().st_size
@@ -59,6 +60,26 @@ def open_requests(
         size = 0  # reading it will say why
     bar.expect_bytes(size * passes)
     return open_any(trace, limit, max_bad, bar.on_bytes)
+
+
+def made_up_requests(text: str, seed: int, limit: int | None = None) -> Trace:
+    """The requests of ``--made-up``: "N" of the plain kind, or "PRESET:N" with the statistics of a
+    preset; at most ``limit``.
+
+    Raises:
+        KdalabError: neither form, an unknown preset, or a number that there cannot be.
+    """
+    from kdalab.lab import synthetic_trace
+    from kdalab.lab.generate import generated_trace, shape
+
+    name, colon, count = text.strip().rpartition(":")
+    if not (count.isascii() and count.isdecimal()) or not 1 <= int(count[:9]) <= MOST_MADE_UP:
+        raise KdalabError(
+            f"--made-up {text!r}; use N or PRESET:N, as 2000 or chat-like:2000, with N from 1 to "
+            f"{MOST_MADE_UP:,}"
+        )
+    n = min(int(count), limit or int(count))
+    return generated_trace(n, shape(name), seed, name) if colon else synthetic_trace(n, seed)
 
 
 def open_any(

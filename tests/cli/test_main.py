@@ -47,7 +47,7 @@ def test_every_command_has_its_own_help(name: str) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["replay"], "give a trace file, or --synthetic N"),
+        (["replay"], "give a trace file, or --made-up N"),
         (["replay", "/no/such/file"], "No such file"),
         (["replay", "--synthetic", "5", "--model", "gpt"], "kimi-k3, kimi-linear-48b"),
         (["replay", "--synthetic", "5", "--checkpoints", "often"], "every:N, leaf, leaf+branch"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
@@ -164,8 +165,8 @@ def test_rates_need_no_exponent_and_say_whose_they_are() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "give a trace, or --made-up PRESET:N"),
-        (["--made-up", "chat-like"], "use PRESET:N"),
+        ([], "give a trace, or --made-up N or PRESET:N"),
+        (["--made-up", "chat-like"], "use N or PRESET:N"),
         (["--made-up", "x:3"], "unknown preset 'x'"),
         (["none.jsonl"], "cannot read the trace"),
         (["--made-up", "chat-like:5", "-s", "int9=on"], "is no setting"),
@@ -175,7 +176,7 @@ def test_rates_need_no_exponent_and_say_whose_they_are() -> None:
 def test_what_is_wrong_is_one_line(words: list[str], message: str) -> None:
     out = call("replay", *words, code=2)
     assert message in out
-    assert out.startswith("Error: ")
+    assert out.startswith("kdalab: ")
 
 
 @pytest.mark.parametrize("jobs", ["0", "-2", "100000"])
@@ -296,7 +297,7 @@ def test_a_policy_that_fails_is_marked_on_the_board_and_says_why(
 @pytest.mark.parametrize("name", ["--memory", "--budget"])
 @pytest.mark.parametrize(
     "command",
-    ["replay --synthetic 5", "compare --synthetic 5", "lab replay --made-up chat-like:5"],
+    ["replay --made-up 5", "compare --made-up 5", "lab replay --made-up chat-like:5"],
 )
 def test_memory_has_one_name_in_every_command_and_the_other_still_works(
     command: str, name: str
@@ -306,3 +307,31 @@ def test_memory_has_one_name_in_every_command_and_the_other_still_works(
     assert "No such option" not in small.output
     enough = CliRunner().invoke(build_app(), [*command.split(), name, "512GiB", "--json"])
     assert enough.exit_code == 0, enough.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "replay", "compare", "lab replay", "lab stats", "lab agree", "lab bounds --memory 8GiB",
+        "lab sweep --budgets 40GiB --checkpoints leaf",
+    ],
+)  # fmt: skip
+def test_requests_are_made_up_by_one_name_in_every_command(command: str) -> None:
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(build_app(), [*command.split(), *words, "--json"])
+        assert done.exit_code == 0, done.output
+        text = re.sub(r'"(\w*seconds|time)": [^,\n]*', "", done.output)
+        return re.sub(r"chat-like, ", "", text)
+
+    plain = said("--made-up", "30")
+    assert plain == said("--synthetic", "30")
+    assert plain != said("--made-up", "chat-like:30")
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "chat-like", "chat-like:", "x y", "9" * 30, "\u00b2"])
+def test_a_number_of_requests_that_there_cannot_be_is_refused(text: str) -> None:
+    for command in (["replay"], ["compare"], ["lab", "bounds"]):
+        done = CliRunner().invoke(build_app(), [*command, f"--made-up={text}"])
+        assert done.exit_code == 2
+        assert "use N or PRESET:N" in done.output
+        assert done.output.count("\n") == 1

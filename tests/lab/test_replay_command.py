@@ -105,7 +105,7 @@ def test_made_up_requests_need_no_file_and_follow_their_seed() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "give a trace file, or --synthetic N"),
+        ((), "give a trace file, or --made-up N"),
         (("t.jsonl", "--synthetic", 5), "not both"),
         (("none.jsonl",), "No such file or directory"),
         (("none.jsonl", "--budget", "256GiB"), "No such file or directory"),
