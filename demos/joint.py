@@ -244,7 +244,7 @@ LESSON = Lesson(
         ("code-mix", play_joint),
         ("code-faults", Faults),
     ),
-    notebook="restore",
+    notebook="joint",
     next=("restore", "tree", "chunks"),
 )
 

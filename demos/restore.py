@@ -147,7 +147,7 @@ LESSON = Lesson(
         ("code-load", CheckpointPool.load),
         ("code-chunk", prefill.run_chunk),
     ),
-    notebook="restore",
+    notebook="joint",
     next=("joint", "tree", "density", "sharing"),
 )
 

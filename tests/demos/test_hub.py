@@ -54,7 +54,7 @@ def test_the_step_bar_marks_restore_copy_checkpoint_and_eviction():
 
 
 def test_a_page_without_a_notebook_says_so_and_names_no_other():
-    assert "jupyter lab notebooks/01_restore" in _page.notebook_html("restore")
+    assert "jupyter lab notebooks/04_joint" in _page.notebook_html("joint")
     assert "ipynb" not in _page.notebook_html("no such topic")
     assert "no notebook for this page" in _page.notebook_html("no such topic")
 
