@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -20,7 +21,10 @@ SMALL = ["--pages", "groups", "--steps-per-page", "3", "--sessions", "2", "--ste
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["ui", *arguments], catch_exceptions=False)
+    """The command in a thread of its own: in this one another test's browser may have its loop."""
+    with ThreadPoolExecutor(1) as apart:
+        call = CliRunner().invoke
+        return apart.submit(call, app, ["ui", *arguments], catch_exceptions=False).result()
 
 
 @pytest.fixture

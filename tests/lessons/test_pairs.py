@@ -148,7 +148,7 @@ def test_the_command_shows_both_reasons_and_json_has_the_logs() -> None:
         (["missing.jsonl"], "cannot read the trace"),
         (["--synthetic", 9, "--events"], "a trace has no event log"),
         (["--synthetic", 9, "--device", "abacus"], "known: a100"),
-        (["--synthetic", 9, "--block-retention", "lru"], "allowed: dense"),
+        (["--synthetic", 9, "--block-retention", "oldest"], "allowed: dense"),
         (["--synthetic", 9, "--flops", "1e-300", "--json"], "use a number of 1 to 1e+24"),
         (["--synthetic", 9, "--flops", "inf"], "use a number of 1 to 1e+24"),
         (["--synthetic", 9, "--budget", "1GiB"], "smallest budget that works"),
