@@ -145,7 +145,8 @@ def backend(ray: str | None, dask: str | None) -> Iterator[None]:
                 "Dask is not installed; pip install 'dask[distributed]' to use --dask"
             ) from None
         try:
-            client = Client() if dask == "local" else Client(dask)
+            # The dashboard wants a port of its own, which nobody asked for.
+            client = Client(dashboard_address=None) if dask == "local" else Client(dask)
         except (OSError, ValueError) as error:
             raise KdalabError(f"no Dask scheduler at {dask!r}: {error}") from error
         try:

@@ -189,3 +189,26 @@ def test_an_overloaded_machine_is_said() -> None:
         advise(TRACE, Setup(), "joy")
     with pytest.raises(KdalabError, match="SGLang: the request on line"):
         advise(TRACE, Setup(memory=1 << 20), systems=["SGLang"])
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_gives_the_rows_that_this_process_gives() -> None:
+    distributed = pytest.importorskip("distributed", reason="pip install 'dask[distributed]'")
+    setups = combine(Setup(), {"memory": ["1MiB", "40GiB", "60GiB"], "int8": ["off", "on"]})[0]
+    told: list[tuple[int, int]] = []
+
+    def figures(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+    here = sweep(TRACE, setups)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
+        there = sweep(
+            TRACE, setups, dask=cluster.scheduler_address, on_done=lambda *at: told.append(at)
+        )
+        with distributed.Client(cluster) as client:  # the work was done there, not here
+            ran = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.transition_log))
+    assert figures(there) == figures(here)
+    assert told == [(n, len(setups)) for n in range(1, len(setups) + 1)]
+    assert ran >= len(setups)
