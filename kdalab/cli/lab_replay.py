@@ -156,7 +156,7 @@ def account_rows(a: Account) -> list[tuple[str, str]]:
         ("latent KV known (KV-only hit rate)", share(a.known_tokens)),
         ("known text replayed", share(a.replayed_tokens)),
         ("new tokens computed", share(a.new_tokens)),
-        ("prefill work saved", f"{a.flops_saved:.3e} FLOPs ({a.flops_saved_share:.1%})"),
+        ("prefill work saved", f"{a.flops_saved / 1e15:,.1f} PFLOP ({a.flops_saved_share:.1%})"),
         ("checkpoints written", f"{a.states_written:,} ({format_bytes(a.state_bytes_written)})"),
         ("  read at least once", f"{a.states_read_at_least_once:,} ({a.states_read_share:.1%})"),
         ("  restores", f"{a.reads:,} ({format_bytes(a.state_bytes_read)})"),
@@ -173,7 +173,10 @@ def account_rows(a: Account) -> list[tuple[str, str]]:
     ]
     if a.peak_in_flight:
         rows += [
-            ("  of it waiting: mean / p95", f"{a.queue.mean:.2f} s / {a.queue.p95:.2f} s"),
+            (
+                "  of it waiting: mean / p95",
+                f"{format_seconds(a.queue.mean)} / {format_seconds(a.queue.p95)}",
+            ),
             ("machine busy", f"{a.utilisation:.1%} of {a.prefill_span:,.0f} s"),
             ("requests at once, at most", f"{a.peak_in_flight:,}"),
             ("requests that waited for memory", f"{a.waited:,}"),
@@ -194,7 +197,9 @@ def account_rows(a: Account) -> list[tuple[str, str]]:
             )
         )
     if a.decode_side_flops:
-        rows.append(("computed again on the decode side", f"{a.decode_side_flops:.3e} FLOPs"))
+        rows.append(
+            ("computed again on the decode side", f"{a.decode_side_flops / 1e15:,.1f} PFLOP")
+        )
     if a.alpha is not None:
         rows.append(("alpha that tuning chose", f"{a.alpha:g}"))
     rows.append(("time of this replay", format_seconds(a.seconds)))

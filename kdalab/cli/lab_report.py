@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from kdalab.lab import Requests, Setup
 
 
+COLUMNS = (
+    "Restored: the share of prompt tokens that need no prefill. KV only: those whose latent KV is "
+    "in memory, with a state or without. Work saved: of the FLOPs of prefill. States: checkpoints "
+    "written; read: the share of them that a request restored from. TTFT: time to first token."
+)
+
+
 def report(
     trace: o.TraceArg = None,
     out: Annotated[Path, typer.Option(help="The page.")] = Path("lab_report.html"),
@@ -100,6 +107,7 @@ def build_report(requests: Requests, setup: Setup, budgets: str, objective: str,
     header, cells = sweep_rows(rows, best)
     failed = failures(rows)
     table = text_html(f"In common: {common_setup(rows)}. A star marks what no other row beats.")
+    table += text_html(COLUMNS)
     table += rows_html(cells, header, names=3) + list_html(failed)
     sections.append(("All rows of the sweep", table))
     for a in found:
@@ -107,7 +115,8 @@ def build_report(requests: Requests, setup: Setup, budgets: str, objective: str,
         text = code_html([*a.flags, "", f'in the lab: -s "{a.setup}"'])
         text += text_html(advice_gain(a)) + rows_html(cells, header, names=2)
         text += list_html(advice_failures(a))
+        text = "".join(text_html(f"Warning: {w}.", warning=True) for w in a.warnings) + text
         sections.append((f"Advice for {a.system}", text))
-        sections.append(("What that rests on", list_html([*a.warnings, *a.assumptions])))
+        sections.append(("What that rests on", list_html(a.assumptions)))
     sections.append(("What the replay assumed", list_html(account.assumptions)))
     return report_html(f"KDALab: {requests.name}", sections)

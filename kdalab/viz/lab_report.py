@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Cells = Sequence[Sequence[str]]
+FIGURE_HEIGHT = 560  # pixels; a legend of eight names takes a third of it on a telephone
 
 
 def report_html(title: str, sections: Sequence[tuple[str, str]]) -> str:
@@ -27,9 +28,17 @@ def report_html(title: str, sections: Sequence[tuple[str, str]]) -> str:
 
 
 def figure_html(figure: go.Figure, first: bool) -> str:
-    """A figure as a part of a page; the first one brings plotly's script, inline."""
+    """A figure as a part of a page; the first one brings plotly's script, inline. Its legend goes
+    below, so that a telephone's width is left to the drawing."""
+    below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.16, "yanchor": "top"}
+    figure.update_layout(
+        legend=below, margin={"l": 56, "r": 16, "b": 140}, height=FIGURE_HEIGHT, autosize=True
+    )
+    figure.update_xaxes(title_standoff=4)
     html: str = figure.to_html(
-        full_html=False, include_plotlyjs=first, config={"displaylogo": False}
+        full_html=False,
+        include_plotlyjs=first,
+        config={"displaylogo": False, "responsive": True},
     )
     return html
 
@@ -48,9 +57,9 @@ def rows_html(rows: Cells, header: Sequence[str] = (), names: int = 1) -> str:
     return f"<div class='wide'><table>{head}<tbody>{body}</tbody></table></div>"
 
 
-def text_html(text: str) -> str:
-    """A paragraph."""
-    return f"<p>{esc(text)}</p>"
+def text_html(text: str, warning: bool = False) -> str:
+    """A paragraph; a warning stands out."""
+    return f"<p{' class=warning' if warning else ''}>{esc(text)}</p>"
 
 
 def list_html(lines: Sequence[str]) -> str:
@@ -67,10 +76,12 @@ def code_html(lines: Sequence[str]) -> str:
 _CSS = (
     f"body{{font:15px/1.5 {FONT_UI};color:{LIGHT.text};background:{LIGHT.background};"
     "max-width:1080px;margin:0 auto;padding:24px}"
-    "h1{font-size:26px}h2{font-size:19px;margin-top:40px}"
+    "h1{font-size:26px;overflow-wrap:anywhere}@media(max-width:600px){body{padding:12px}}"
+    f".warning{{border-left:4px solid {LIGHT.text};padding-left:12px}}"
+    "h2{font-size:19px;margin-top:40px}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     f"td,th{{padding:4px 14px 4px 0;border-bottom:1px solid {LIGHT.grid};text-align:right}}"
-    ".name{text-align:left}.wide{overflow-x:auto}th{vertical-align:bottom}"
+    ".name{text-align:left;white-space:pre-wrap}.wide{overflow-x:auto}th{vertical-align:bottom}"
     f"pre{{font-family:{FONT_MONO};background:{LIGHT.panel};padding:12px;overflow-x:auto}}"
     f"li{{color:{LIGHT.muted}}}"
 )

@@ -107,6 +107,9 @@ def test_a_report_is_one_page_that_needs_no_network(trace: Path, tmp_path: Path)
     assert html.count("<script") >= 2
     assert "<script src" not in html
     assert html.count("Plotly.newPlot") == 2
+    assert html.count('"orientation":"h"') >= 2  # a legend at the side leaves no room to draw
+    assert "Restored: the share of prompt tokens that need no prefill" in html
+    assert "e+1" not in html.rpartition("</script>")[2]
 
 
 def test_a_policy_goes_from_template_to_board(tmp_path: Path, trace: Path) -> None:
