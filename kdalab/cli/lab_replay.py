@@ -54,7 +54,10 @@ _MEANINGS = (
     ("state_dtype, kv_dtype", "model (what the model says), bfloat16, float32 and so on."),
     ("memory", "bytes for latent KV and states together: 80GiB; unlimited."),
     ("cache", "radix (SGLang's way) or block (vLLM's way)."),
-    ("checkpoints", "radix: where they are taken: leaf+branch, leaf, every:4096, all and so on."),
+    (
+        "checkpoints",
+        "radix: where they are taken: leaf+branch, leaf, every:4096, all, and those named below.",
+    ),
     (
         "retention",
         "lru, marconi (alpha tuned on the trace), marconi:ALPHA; radix also lru-path, and each "
@@ -106,23 +109,35 @@ _MEANINGS = (
 
 
 def settings() -> None:
-    """All settings, their defaults, and what they mean."""
-    from dataclasses import fields
+    """All settings with their defaults, and what they mean."""
+    from shutil import get_terminal_size
     from textwrap import fill
 
+    from kdalab.cache.placement import FORMS
     from kdalab.lab import Setup
     from kdalab.lab.hardware import HARDWARE
     from kdalab.lab.setup import shown
 
-    for field in fields(Setup):
-        typer.echo(f"{field.name}={shown(field.name, field.default)}")
+    width = max(40, get_terminal_size().columns)
+
+    def say(text: str) -> None:
+        typer.echo(fill(text, width, subsequent_indent="    ", break_on_hyphens=False))
+
+    default = Setup()
+    say(
+        "KEY=VALUE as they are by default, and what they mean; give what differs with -s, as "
+        '-s "arrivals=on int8=on". radix: and block: stand for settings of one cache only.'
+    )
     typer.echo("")
     for names, text in _MEANINGS:
-        typer.echo(fill(f"{names}: {text}", 100, subsequent_indent="    "))
+        values = [f"{n}={shown(n, getattr(default, n))}" for n in names.split(", ")]
+        say(f"{' '.join(values)}: {text}")
+    typer.echo("")
+    say(f"checkpoints, all of them: {FORMS} (N in tokens).")
     typer.echo("\nhardware presets:")
     for h in HARDWARE.values():
-        typer.echo(f"    {h.name}: {h.prefill_flops / 1e15:.3g} PFLOP/s of prefill. {h.source}")
-    typer.echo(f"    Assumed: {h.assumed}.")
+        say(f"    {h.name}: {h.prefill_flops / 1e15:.3g} PFLOP/s of prefill. {h.source}")
+    say(f"    Assumed: {h.assumed}.")
 
 
 def print_account(a: Account) -> None:

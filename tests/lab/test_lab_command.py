@@ -150,6 +150,27 @@ def test_formats_and_settings_are_listed() -> None:
     assert "Assumed: prefill reaches 40 %" in out
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_settings_fit_the_terminal_and_name_every_placement(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = call("settings", columns=columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "chunk:N, branch-first, tail-first, both" in " ".join(" ".join(lines).split())
+
+
+def test_a_line_that_is_no_object_is_named_in_the_words_of_json(tmp_path: Path) -> None:
+    file = write_synthetic(tmp_path / "t.jsonl", 5)
+    for text, kind in (("null", "null"), ("true", "true or false"), ("3", "a number")):
+        file.write_text(file.read_text() + text + "\n")
+        assert f"{kind}, not an object" in call("stats", file)
+    file.write_text("[1]\n" + write_synthetic(tmp_path / "u.jsonl", 5).read_text() + '{"a" 1}\n')
+    said = call("stats", file, "--format", "mooncake").replace("\n", " ")
+    assert "line 1: an array, not an object" in said
+    assert "line 7: not JSON (Expecting ':' delimiter, character 6)" in said
+
+
 def test_settings_explains_each_in_the_words_that_it_takes() -> None:
     from kdalab.cli.lab_replay import _MEANINGS
 

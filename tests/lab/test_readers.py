@@ -98,7 +98,7 @@ def test_an_empty_file_is_an_error_for_every_format(tmp_path: Path, name: str) -
     empty.write_bytes(b"")
     with pytest.raises(KdalabError, match=r"is empty|no usable request|no block_size|no session"):
         read(empty, name)
-    with pytest.raises(KdalabError, match="is empty and has no format known"):
+    with pytest.raises(KdalabError, match="is empty; give a trace with at least one request"):
         read(empty)
 
 

@@ -81,7 +81,7 @@ def test_the_table_says_what_the_figures_assume_and_what_was_skipped(tmp_path: P
     assert "4 lines skipped" in shown
     assert "line 1: a list, not an object" in shown
     assert "line 22, field timestamp: is missing" in shown
-    assert "line 24: a NoneType, not an object" in shown
+    assert "line 24: null, not an object" in shown
     assert "line 25" not in shown  # only the first three
 
 

@@ -64,10 +64,12 @@ def sniff(path: Path) -> type[Reader]:
     for reader in READERS.values():
         if reader.claims(head):
             return reader
+    if not head.header:
+        raise KdalabError(f"{path} is empty; give a trace with at least one request")
     known = "; ".join(f"{r.format}: {r.title}" for r in READERS.values())
-    begins = f"begins {head.header[:60]!r}" if head.header else "is empty"
     raise KdalabError(
-        f"{path} {begins} and has no format known here; name it with --format ({known})"
+        f"{path} begins {head.header[:60]!r} and has no format known here; name it "
+        f"with --format ({known})"
     )
 
 

@@ -30,6 +30,7 @@ from kdalab.lab.readers.base import (
     Reader,
     ReadOptions,
     block_ids,
+    json_kind,
     moment,
     short,
     tokens,
@@ -113,7 +114,7 @@ class AgenticReader(Reader):
             where = f"{place}, request {n}"
             try:
                 if not isinstance(row, dict):
-                    raise BadLineError("", f"a {type(row).__name__}, not an object")
+                    raise BadLineError("", f"{json_kind(row)}, not an object")
                 if "t" not in row:
                     raise BadLineError("t", "is missing")
                 at = start + moment(row, "t", 1000.0)

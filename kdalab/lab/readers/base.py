@@ -207,10 +207,12 @@ def json_object(raw: bytes, fields: Sequence[str] = ()) -> dict[str, Any]:
     """
     try:
         row = json.loads(raw)
+    except json.JSONDecodeError as error:  # its own text counts lines within this one
+        raise BadLineError("", f"not JSON ({error.msg}, character {error.pos + 1:,})") from None
     except (ValueError, RecursionError) as error:
         raise BadLineError("", f"not JSON ({short(error)})") from None
     if not isinstance(row, dict):
-        raise BadLineError("", f"a {type(row).__name__}, not an object")
+        raise BadLineError("", f"{json_kind(row)}, not an object")
     for name in fields:
         if name not in row:
             raise BadLineError(name, "is missing")
@@ -260,6 +262,16 @@ def block_ids(ids: object, n_tokens: int, block: int, whole_only: bool = True) -
         return array("q", ids)
     except OverflowError:
         raise BadLineError(name, "an id does not fit 64 bits") from None
+
+
+def json_kind(value: object) -> str:
+    """What a JSON value is, in JSON's words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    kinds = {list: "an array", str: "a string", dict: "an object"}
+    return kinds.get(type(value), "a number")
 
 
 def short(value: object) -> str:
