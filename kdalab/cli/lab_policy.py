@@ -34,23 +34,40 @@ def policy_template(
 
 
 def leaderboard(
-    traces: Annotated[list[str], typer.Argument(help="Traces, one or more.", show_default=False)],
+    traces: Annotated[
+        list[str] | None, typer.Argument(help="Traces, one or more.", show_default=False)
+    ] = None,
     policy: Annotated[
         list[str] | None, typer.Option(help="FILE.py:Class; can be repeated. Their code will run.")
     ] = None,
     settings: o.SetOpt = None,
     model: o.ModelOpt = None,
     memory: o.MemoryOpt = "256GiB",
+    made_up: o.MadeUpOpt = None,
+    seed: o.SeedOpt = 0,
+    format: o.FormatOpt = None,
     limit: o.LimitOpt = None,
+    max_bad_lines: o.BadOpt = 100,
+    block_tokens: o.BlockOpt = None,
+    share: o.ShareOpt = "preamble",
+    gap: o.GapOpt = 60.0,
+    sort: o.SortOpt = False,
     jobs: o.JobsOpt = 1,
     as_json: o.JsonOpt = False,
 ) -> None:
     """Policies of your own and the built-in ones, ranked by the prefill work they save."""
+    from kdalab.lab import report_of
     from kdalab.lab.board import leaderboard as rank
 
     with o.known_errors():
         base = o.build_setup(settings, model, memory)
-        read = [o.read_trace(t, None, 0, limit=limit) for t in traces]
+        read = [
+            o.read_trace(
+                t, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
+                block=block_tokens, share=share, gap=gap, sort=sort,
+            )
+            for t in traces or [None]
+        ]  # fmt: skip
         with o.progress("replays", quiet=as_json) as show:
             entries = rank(read, base, policy or [], jobs, on_done=show)
     if as_json:
@@ -59,7 +76,8 @@ def leaderboard(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"Prefill work saved, {memory}; the mean over {len(read)} traces ranks")
+    over = f"the mean over {len(read)} traces ranks" if len(read) > 1 else "the most comes first"
+    table = Table(title=f"Share of prefill work saved, {memory}; {over}")
     for place, name in enumerate(("", "policy", "mean", *(t.name for t in read))):
         table.add_column(name, overflow="fold", justify="left" if place == 1 else "right")
     for place, e in enumerate(entries, 1):
@@ -71,3 +89,5 @@ def leaderboard(
         for t, err in zip(read, e.errors, strict=True):
             if err:
                 console.print(f"{e.name} failed on {t.name}: {err}", markup=False, highlight=False)
+    for t in read:
+        o.print_report(report_of(t))

@@ -337,7 +337,7 @@ def test_memory_has_one_name_in_every_command_and_the_other_still_works(
     "command",
     [
         "replay", "compare", "lab replay", "lab stats", "lab agree", "lab bounds --memory 8GiB",
-        "lab sweep --budgets 40GiB --checkpoints leaf",
+        "lab leaderboard", "lab sweep --budgets 40GiB --checkpoints leaf",
     ],
 )  # fmt: skip
 def test_requests_are_made_up_by_one_name_in_every_command(command: str) -> None:
@@ -359,3 +359,15 @@ def test_a_number_of_requests_that_there_cannot_be_is_refused(text: str) -> None
         assert done.exit_code == 2
         assert "use N or PRESET:N" in done.output
         assert done.output.count("\n") == 1
+
+
+def test_the_board_says_what_it_skipped_and_reads_what_the_others_read(
+    trace: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "b.jsonl"
+    broken.write_text(trace.read_text() + "null\n")
+    out = call("leaderboard", trace, broken, "--memory", "24GiB", columns=80)
+    assert "1 skipped; the first: line 81: null, not an object" in out
+    assert "the mean over 2 traces ranks" in " ".join(out.split())
+    assert "unusable" in call("leaderboard", broken, "--max-bad-lines", 0, code=2)
+    assert "give a trace, or --made-up" in call("leaderboard", code=2)
