@@ -371,3 +371,12 @@ def test_the_board_says_what_it_skipped_and_reads_what_the_others_read(
     assert "the mean over 2 traces ranks" in " ".join(out.split())
     assert "unusable" in call("leaderboard", broken, "--max-bad-lines", 0, code=2)
     assert "give a trace, or --made-up" in call("leaderboard", code=2)
+
+
+def test_the_setup_that_advice_prints_replays_to_what_it_promised(trace: Path) -> None:
+    words = ("--memory", "60GiB", "--system", "SGLang")
+    (promised,) = json.loads(call("advise", trace, *words, "--json"))
+    (line,) = [x for x in call("advise", trace, *words).splitlines() if "in the lab:" in x]
+    replayed = json.loads(call("replay", trace, *shlex.split(line.partition(": ")[2]), "--json"))
+    assert replayed["hit_tokens"] == promised["after"]["hit_tokens"]
+    assert replayed["ttft_mean"] == promised["after"]["ttft_mean"]
