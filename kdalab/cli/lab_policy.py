@@ -61,12 +61,13 @@ def leaderboard(
 
     with o.known_errors():
         base = o.build_setup(settings, model, memory)
+        named: list[str | None] = list(traces) if traces else [None]
         read = [
             o.read_trace(
                 t, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
                 block=block_tokens, share=share, gap=gap, sort=sort,
             )
-            for t in traces or [None]
+            for t in named
         ]  # fmt: skip
         with o.progress("replays", quiet=as_json) as show:
             entries = rank(read, base, policy or [], jobs, on_done=show)

@@ -132,7 +132,7 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
         ("class Mine:\n    def __init__(self, x): pass", "Mine", "cannot be made without"),
         ("1 // 0", "Mine", "cannot be loaded: ZeroDivisionError"),
         ("raise SystemExit(3)", "Mine", "cannot be loaded: SystemExit: 3"),
-        ("", "Mine", "AttributeError"),
+        ("", "Mine", "has no class 'Mine'; it has none"),
     ]:
         with pytest.raises(KdalabError, match=message):
             replay_setup(TRACE, Setup(policy=policy(tmp_path, text, name)))

@@ -270,7 +270,7 @@ def json_kind(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "true or false"
-    kinds = {list: "an array", str: "a string", dict: "an object"}
+    kinds: dict[type, str] = {list: "an array", str: "a string", dict: "an object"}
     return kinds.get(type(value), "a number")
 
 
