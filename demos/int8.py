@@ -224,7 +224,8 @@ LESSON = Lesson(
         ("scale", "one a (layer, slot, head, k channel), maximum over d_v", "-"),
     ),
     code=(("code-pool", Int8CheckpointPool), ("code-scale", rounded_with)),
-    notebook="restore",
+    notebook="int8",
+    exercises=("ex14",),
     next=("joint", "sizes", "restore"),
 )
 
