@@ -245,7 +245,8 @@ LESSON = Lesson(
         ("code-make", room.make),
         ("code-hold", Engine.hold_moves),
     ),
-    notebook="restore",
+    notebook="unified",
+    exercises=("ex15",),
     next=("sharing", "restore", "tree"),
 )
 
