@@ -310,6 +310,7 @@ LESSON = Lesson(
         ("code-packed", packed_layout),
     ),
     notebook="groups",
+    exercises=("ex16", "ex17"),
     next=("sizes", "partial"),
 )
 
