@@ -4,7 +4,10 @@ Markdown may say
 
 * ``{{ figure NAME }}``: the figure that ``kdalab plot NAME`` draws, in both themes;
 * ``{{ demo SLUG }}``: a link to a page of the demos on this machine;
-* ``{{ notebook NAME }}``: a link to a notebook of the book;
+* ``{{ notebook NAME }}``: a link to a notebook of the book; ``{{ notebooks }}``: a table of all;
+* ``{{ figures }}``: every figure of a mechanism that its page does not place itself;
+* ``{{ glossary }}``: the terms of ``docs/glossary.toml``;
+* ``{{ api kdalab.spec }}``: the public names of a package or module, from their docstrings;
 * `` `kdalab/cache/radix.py` ``, any file of the tree: a link to its code.
 
 A name that the tree does not have stops the build, so the book cannot point at what is gone.
@@ -33,22 +36,36 @@ ROOT = Path(__file__).resolve().parents[2]
 DEMOS = "http://127.0.0.1:7860"
 
 _TAG = re.compile(r"\{\{ (figure|demo|notebook) ([\w-]+) \}\}")
+_PLACED = re.compile(r"\{\{ figure ([\w-]+) \}\}")
+_API = re.compile(r"\{\{ api ([\w.]+) \}\}")
 _CODE = re.compile(
     r"(?<![\[`])`((?:kdalab|kernels|demos|plot_scripts)/[\w/.-]+\.(?:py|toml|css))`(?!\])"
 )
 
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels"), str(Path(__file__).parent)]
 
+import elsewhere  # noqa: E402
+import glossary  # noqa: E402
 import status  # noqa: E402
+from api import api  # noqa: E402
 
 from kdalab.viz.drawing import Drawing  # noqa: E402
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put every mechanism and every notebook of the tree into the navigation."""
+    if config.nav:
+        elsewhere.fill_nav(config.nav)
+    return config
 
 
 @event_priority(100)  # before the plugin that turns notebooks into pages
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what stands elsewhere in the tree, and what is made of it."""
-    for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    for notebook in elsewhere.notebooks():
         files.append(File(f"notebooks/{notebook.name}", str(ROOT), config.site_dir, False))
+    for page in elsewhere.PAGES:
+        files.append(File.generated(config, page, content=elsewhere.moved(page)))
     for name in _figures():
         for theme in ("light", "dark"):
             text = _draw(name, theme)
@@ -56,7 +73,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     plotly = _plotly()
     files.append(File.generated(config, "assets/plotly.min.js", abs_src_path=str(plotly)))
     for one in status.mechanisms():
-        status.look_up(one, _demos(), _figures())
+        status.look_up(one, _demos())
     files.append(File.generated(config, "status.md", content=status.status_page()))
     for path in sorted(_code_named(files)):
         files.append(File.generated(config, f"code/{path}.md", content=_code_page(path)))
@@ -65,12 +82,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Put figures and links in the places of their tags."""
-    if page.file.src_uri.startswith(("code/", "notebooks/")):
+    if page.file.src_uri.startswith("code/") or page.file.src_uri.endswith(".ipynb"):
         return markdown
     for one in status.mechanisms():
         if page.file.src_uri == f"mechanisms/{one.slug}.md":
             title, _, rest = markdown.lstrip().partition("\n")
-            markdown = f"{title}\n\n{status.box(one)}\n{rest}"
+            placed = set(_PLACED.findall(rest))
+            left = [f"{{{{ figure {name} }}}}" for name in one.figure if name not in placed]
+            rest = rest.replace("{{ figures }}", "\n\n".join(left))
+            markdown = f"{title}\n\n{status.box(one)}\n{rest}{status.following(one)}"
+    markdown = _API.sub(lambda match: api(match[1]), markdown)
+    if "{{ glossary }}" in markdown:
+        markdown = markdown.replace("{{ glossary }}", glossary.table())
+    markdown = markdown.replace("{{ notebooks }}", elsewhere.notebook_list())
 
     def tag(match: re.Match[str]) -> str:
         kind, name = match.groups()

@@ -1,9 +1,11 @@
 """The status table: mechanism by mechanism, what the tree really has.
 
 Each page below ``docs/mechanisms`` names, in its front matter, the code of its mechanism and the
-demo pages, notebooks, figures and measurements that belong to it. Everything named is looked up,
-and what is gone stops the build. Tests are not named but found: a test belongs to a mechanism if
-its file imports the mechanism's code.
+demo pages, notebooks, figures and measurements that belong to it. Code, pages and measurements are
+looked up, and what is gone stops the build. Notebooks and figures count only when the tree has
+them; a test fails for one that the tree has and no page names, which also catches a new name.
+Tests are not named but found: a test belongs to a mechanism if its file imports the mechanism's
+code.
 """
 
 from __future__ import annotations
@@ -56,18 +58,18 @@ def mechanisms() -> tuple[Mechanism, ...]:
                 f"{file.name}: needs a title and 'code' in its front matter, and no {unknown or ''}"
             )
         fields = {name: tuple(data.get(name) or ()) for name in FIELDS}
+        fields["notebook"] = tuple(n for n in fields["notebook"] if _notebook(n).is_file())
+        fields["figure"] = tuple(f for f in fields["figure"] if _script(f).is_file())
         found.append((int(data.get("order", 99)), Mechanism(file.stem, title[1], **fields)))
     return tuple(m for _, m in sorted(found, key=lambda pair: (pair[0], pair[1].slug)))
 
 
-def look_up(one: Mechanism, demos: frozenset[str], figures: tuple[str, ...]) -> None:
+def look_up(one: Mechanism, demos: frozenset[str]) -> None:
     """Refuse a mechanism that names something which is not there."""
     headings = _headings(ROOT / "docs" / "benchmarks.md")
     missing = [
         *(c for c in one.code if not (ROOT / c).exists()),
         *(f"demo {d}" for d in one.demo if d not in demos),
-        *(f"notebook {n}" for n in one.notebook if not _notebook(n).is_file()),
-        *(f"figure {f}" for f in one.figure if f not in figures),
         *(f"heading {h!r} of benchmarks.md" for h in one.measured if h not in headings),
     ]
     if missing:
@@ -117,6 +119,13 @@ def box(one: Mechanism) -> str:
     return "\n\n".join(rows) + "\n"
 
 
+def following(one: Mechanism) -> str:
+    """The link to the next mechanism, for the foot of a page."""
+    pages = mechanisms()
+    after = pages[pages.index(one) + 1 :]
+    return f"\n\nNext: [{after[0].title}]({after[0].slug}.md)\n" if after else ""
+
+
 def _listed(kind: str, names: tuple[str, ...]) -> str:
     return ", ".join("{{ " + f"{kind} {name}" + " }}" for name in names) or "-"
 
@@ -127,6 +136,10 @@ def _code(names: tuple[str, ...]) -> str:
 
 def _notebook(name: str) -> Path:
     return ROOT / "notebooks" / f"{name}.ipynb"
+
+
+def _script(name: str) -> Path:
+    return ROOT / "plot_scripts" / f"plot_{name}.py"
 
 
 @lru_cache(maxsize=4)
