@@ -116,7 +116,6 @@ ONLY_IN: dict[str, set[str]] = {
         "exercises",
         "notebooks",
         "base",
-        "notebooks",
     },
     "triton": {"kdalab_kernels", "bench", "exercises", "notebooks"},
     "hypothesis": {"exercises"},
