@@ -46,8 +46,10 @@ def build(args: argparse.Namespace) -> go.Figure:
     names = [*(f"every:{i}" for i in intervals), *OTHERS]
     trades = placement_trades(trace, model, names, budget)
     words = figure_words("density", args.lang)
-    every, others = trades[: len(intervals)], trades[len(intervals) :]
-    best = sorted((t for t in trades if not t.beaten), key=lambda t: t.peak_bytes)
+    kept = [t for t in trades if t.peak_bytes]  # prompts shorter than the interval leave nothing
+    every = tuple(t for t in kept if t.placement not in OTHERS)
+    others = tuple(t for t in kept if t.placement in OTHERS)
+    best = sorted((t for t in kept if not t.beaten), key=lambda t: t.peak_bytes)
     state = kind_style(StateKind.KDA_RECURRENT)
 
     def line(name: str, some: tuple, colour: str, labels: list[str], **look: str) -> Line:
@@ -68,7 +70,7 @@ def build(args: argparse.Namespace) -> go.Figure:
     )
     lines = [
         front,
-        line(words["every"], every, state.colour, [f"{i:,}" for i in intervals]),
+        line(words["every"], every, state.colour, [f"{i:,}" for i in intervals[: len(every)]]),
         line(
             words["others"],
             others,
@@ -84,7 +86,7 @@ def build(args: argparse.Namespace) -> go.Figure:
         model=model.name,
         budget=words["no-limit"] if budget is None else format_bytes(budget),
     )
-    sizes = [t.peak_bytes / GIB for t in trades]
+    sizes = [t.peak_bytes / GIB for t in kept]
     ticks = [2.0**p for p in range(-6, 20) if min(sizes) * 0.7 <= 2.0**p <= max(sizes) * 1.4]
     figure = lines_figure(
         lines, words, x_ticks=ticks, theme_name=args.theme, width=args.width, height=args.height

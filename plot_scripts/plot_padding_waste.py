@@ -44,7 +44,8 @@ def build(args: argparse.Namespace) -> go.Figure:
     blocks = sorted({n for b in grid for n in (b, b * 5 // 4, b * 3 // 2, b * 7 // 4) if n <= top})
     if not blocks or len(args.models) > len(SERIES_COLOURS):
         raise KdalabError(
-            f"blocks from 256 to {top:,} tokens, at most {len(SERIES_COLOURS)} models"
+            f"blocks up to {top:,} tokens and {len(args.models)} models; use 256 tokens or more, "
+            f"and 1 to {len(SERIES_COLOURS)} models"
         )
     curves, lines, rows = [], [], []
     for i, name in enumerate(args.models):

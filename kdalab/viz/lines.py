@@ -58,7 +58,7 @@ def lines_figure(
         percent: y is a share, 0 to 1.
 
     Raises:
-        KdalabError: no point to draw.
+        KdalabError: no point to draw, or one at or below 0 on a logarithmic axis.
     """
     import plotly.graph_objects as go
 
@@ -89,6 +89,10 @@ def lines_figure(
     ticks = list(x_ticks) or sorted(set(xs))
     figure.update_xaxes(title=words["x"], tickvals=ticks, ticktext=[x_text(x) for x in ticks])
     if log_x:
+        if min(xs) <= 0:
+            raise KdalabError(
+                f"a place of {min(xs):g} on a logarithmic axis; give only those above 0"
+            )
         low, high = math.log10(min(xs)), math.log10(max(xs))
         room = 0.03 * (high - low or 1)
         figure.update_xaxes(type="log", range=[low - room, high + room])
