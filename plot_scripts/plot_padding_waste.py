@@ -67,6 +67,7 @@ def build(args: argparse.Namespace) -> go.Figure:
                     labels=[
                         f"{b:,}" if b == smallest and layout == "padded" else "" for b, _ in points
                     ],
+                    place="bottom center",
                 )
             )
         for p in curve.points:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kdalab.spec import PRESETS, resolve_model
 from kdalab.units import parse_tokens
 from kdalab.viz.export import attach_table, table_of
-from kdalab.viz.figure_words import figure_words
+from kdalab.viz.figure_words import figure_words, said_figure
 from kdalab.viz.plot_script import PlotScript
 from kdalab.viz.state_vs_kv import DEFAULT_CONTEXT, state_vs_kv_figure
 
@@ -58,6 +58,7 @@ def build(args: argparse.Namespace) -> go.Figure:
         width=args.width,
         height=args.height,
     )
+    figure = said_figure(args.lang, figure)
     _, rows = table_of(figure)
     words = figure_words("state_vs_kv", args.lang)
     rows = [[cell.replace(" tokens", f" {words['tokens']}") for cell in row] for row in rows]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from kdalab.errors import KdalabError
 from kdalab.viz.drawing import Drawing, write_drawing
 from kdalab.viz.export import FORMATS, write_figure
-from kdalab.viz.figure_words import said_figure
 from kdalab.viz.palette import THEMES
 from kdalab.words import LANGUAGES
 
@@ -103,7 +102,6 @@ class PlotScript:
                 kind = args.format or file.suffix.lstrip(".").lower()
                 written = write_drawing(figure, file, kind, theme_name=args.theme, lang=args.lang)
             else:
-                figure = said_figure(args.lang, figure)
                 written = write_figure(
                     figure, file, format=args.format, title=self.title, theme_name=args.theme,
                     lang=args.lang,
