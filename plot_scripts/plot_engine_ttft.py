@@ -48,7 +48,7 @@ def build(args: argparse.Namespace) -> go.Figure:
         alone.append(float(figure["value"]) / float(ratio["value"]) if ratio else None)
     note = re.search(r"[\d,]+", str(mine.get("cold", {}).get("note", "")))
     words["subtitle"] = words["subtitle"].format(
-        tokens=note[0] if note else "?", machine=machine_text(data)
+        tokens=note[0] if note else "?", machine=machine_text(data, words)
     )
     drawn = first_token_figure(
         names, taken, alone, words, theme_name=args.theme, width=args.width, height=args.height

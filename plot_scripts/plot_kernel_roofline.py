@@ -38,7 +38,7 @@ def build(args: argparse.Namespace) -> go.Figure:
     data = read_measured(file, "rates", "rows")
     data["rows"] = [r for r in data["rows"] if r.get("op") in args.ops]
     points, words = roofline_points(data, file), figure_words("kernel_roofline", args.lang)
-    words["subtitle"] = words["subtitle"].format(machine=machine_text(data))
+    words["subtitle"] = words["subtitle"].format(machine=machine_text(data, words))
     said = {BATCHED: words["batched"], COPYING: words["copying"]}
     points = [p | {"name": said.get(p["name"], p["name"])} for p in points]
     figure = roofline_figure(

@@ -44,15 +44,17 @@ def read_measured(file: str | Path, *keys: str) -> dict[str, Any]:
     return data
 
 
-def machine_text(data: Mapping[str, Any]) -> str:
-    """The machine of a measurement and, where the file says it, its command."""
+def machine_text(data: Mapping[str, Any], words: Mapping[str, str]) -> str:
+    """The machine of a measurement and, where the file says it, its command, and that the machine
+    was not quiet (``words["busy"]``)."""
     machine = data.get("machine", {})
     names = ("gpu", "cpu", "vector_code", "torch", "triton")
     parts = [f"{n} {machine[n]}" if n in ("torch", "triton") else str(machine[n])
              for n in names if machine.get(n)]  # fmt: skip
     if threads := machine.get("threads"):
         parts.append(f"{threads} thread" + ("s" if threads != 1 else ""))
-    return ", ".join(parts) + (f"; {data['command']}" if data.get("command") else "")
+    more = [data.get("command"), words["busy"] if data.get("busy") else ""]
+    return "; ".join([", ".join(parts), *(text for text in more if text)])
 
 
 def roofline_points(data: Mapping[str, Any], file: str | Path = "") -> list[dict[str, Any]]:
