@@ -204,7 +204,7 @@ LESSON = Lesson(
          "`find_longest_cache_hit`"),
     ),
     code=(("code-radix", RadixStateCache.lookup), ("code-block", BlockStateCache.lookup)),
-    notebook="compare",
+    notebook="sglang_and_vllm",
     next=("restore", "tree"),
 )  # fmt: skip
 

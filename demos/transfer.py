@@ -403,7 +403,7 @@ LESSON = Lesson(
         ("code-matrix", refusal_matrix),
         ("code-worth", break_even),
     ),
-    notebook="transfer",
+    notebook="moving_state",
     next=("joint", "unified", "invariants"),
 )
 
