@@ -1,7 +1,7 @@
 """The glossary, from ``docs/glossary.toml``: one entry a term, in three languages.
 
 ``sglang`` and ``vllm`` are lists of symbols as they stand in the versions that the file names;
-``older`` lists names that earlier versions used. ``kdalab`` names what this project calls it.
+``other`` lists names that other versions use. ``kdalab`` names what this project calls it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from mkdocs.exceptions import PluginError
 
 FILE = Path(__file__).resolve().parents[1] / "glossary.toml"
-FIELDS = {"en", "zh", "ko", "meaning", "sglang", "vllm", "older", "kdalab", "see"}
+FIELDS = {"en", "zh", "ko", "meaning", "sglang", "vllm", "other", "kdalab", "see"}
 NEEDED = {"en", "zh", "ko", "meaning"}
 
 
@@ -49,15 +49,15 @@ def table() -> str:
         for key, title in (("sglang", "SGLang"), ("vllm", "vLLM"), ("kdalab", "here")):
             if entry.get(key):
                 rows.append(f"{title}: {_codes(entry[key])}")
-        if entry.get("older"):
-            rows.append(f"older: {_codes(entry['older'])}")
+        if entry.get("other"):
+            rows.append(f"other versions: {_codes(entry['other'])}")
         if entry.get("see"):
             rows.append(f"more: [{_title(entry['see'])}](mechanisms/{entry['see']}.md)")
         if rows:
             lines += ["", *(f"- {row}" for row in rows)]
         lines.append("")
     head = ", ".join(f"{name} {version}" for name, version in seen.items())
-    return f"Symbols are those of {head}; names of earlier versions stand behind *older*.\n\n" + (
+    return f"Symbols are those of {head}; names that stand in other versions are marked.\n\n" + (
         "\n".join(lines)
     )
 

@@ -79,6 +79,9 @@ def look_up(one: Mechanism, demos: frozenset[str]) -> None:
 def status_page() -> str:
     """The table as Markdown."""
     lines = [
+        "---",
+        "hide: [navigation, toc]",
+        "---",
         "# Status",
         "",
         "Made from the tree when the book is built: nothing here is typed by hand. A test counts",
@@ -90,7 +93,7 @@ def status_page() -> str:
     for one in mechanisms():
         files = [f for c in one.code for f in _python(ROOT / c)]
         size = sum(len(f.read_text("utf-8").splitlines()) for f in files)
-        measured = ", ".join(f"[{h.lower()}](benchmarks.md#{_anchor(h)})" for h in one.measured)
+        measured = ", ".join(f"[{h}](benchmarks.md#{_anchor(h)})" for h in one.measured)
         lines.append(
             f"| [{one.title}](mechanisms/{one.slug}.md) | {len(files)} files, {size:,} lines "
             f"| {_tests_of(one):,} | {_listed('demo', one.demo)} "
@@ -108,15 +111,14 @@ def status_page() -> str:
 
 def box(one: Mechanism) -> str:
     """What stands under the title of a mechanism's page: where to run, study and read it."""
-    rows = []
-    if one.demo:
-        rows.append(f"**Run it**: {_listed('demo', one.demo)}")
+    rows = [f"**Run it**: {_listed('demo', one.demo)}" if one.demo else "**Run it**: no page"]
     if one.notebook:
         rows.append(f"**Study it**: {_listed('notebook', one.notebook)}")
     if one.figure:
         rows.append("**Draw it**: " + ", ".join(f"`kdalab plot {f}`" for f in one.figure))
     rows.append("**Read it**: " + ", ".join(f"`{c}`" for c in one.code))
-    return "\n\n".join(rows) + "\n"
+    body = "\n\n".join(rows)
+    return f'<div class="kl-box" markdown>\n\n{body}\n\n</div>\n'
 
 
 def following(one: Mechanism) -> str:
