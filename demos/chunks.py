@@ -172,6 +172,7 @@ LESSON = Lesson(
     ),
     code=(("code-summary", chunk_summary), ("code-compose", compose)),
     notebook="chunk",
+    exercises=("ex03", "ex04"),
     next=("restore",),
 )
 

@@ -245,6 +245,7 @@ LESSON = Lesson(
         ("code-faults", Faults),
     ),
     notebook="joint",
+    exercises=("ex06",),
     next=("restore", "tree", "chunks"),
 )
 

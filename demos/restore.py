@@ -148,6 +148,7 @@ LESSON = Lesson(
         ("code-chunk", prefill.run_chunk),
     ),
     notebook="joint",
+    exercises=("ex06",),
     next=("joint", "tree", "density", "sharing"),
 )
 

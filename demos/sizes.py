@@ -191,6 +191,7 @@ LESSON = Lesson(
     ),
     code=(("code-sizes", state_sizes), ("code-config", spec_from_hf_config)),
     notebook="mental",
+    exercises=("ex01", "ex02"),
     next=("restore", "tree"),
 )
 

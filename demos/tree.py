@@ -215,6 +215,7 @@ LESSON = Lesson(
         ("code-evict", RadixStateCache.evict),
     ),
     notebook="tree",
+    exercises=("ex07", "ex08", "ex09"),
     next=("restore", "chunks"),
 )
 
