@@ -205,6 +205,7 @@ LESSON = Lesson(
     ),
     code=(("code-radix", RadixStateCache.lookup), ("code-block", BlockStateCache.lookup)),
     notebook="sglang_and_vllm",
+    exercises=("ex24",),
     next=("restore", "tree"),
 )  # fmt: skip
 

@@ -262,7 +262,7 @@ LESSON = Lesson(
         ("code-check", checks.check),
         ("code-shared", shared_state.reach),
     ),
-    notebook="restore",
+    notebook="joint",
     next=("joint", "sharing", "int8", "verify", "transfer"),
 )
 

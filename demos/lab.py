@@ -196,7 +196,7 @@ LESSON = Lesson(
         ("split of memory", "`--mamba-full-memory-ratio`", "one pool"),
     ),
     code=(("code-replay", replay_setup), ("code-advise", advise)),
-    notebook="lab",
+    notebook="density",
     next=("density", "compare"),
 )
 

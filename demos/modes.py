@@ -185,7 +185,8 @@ LESSON = Lesson(
         ("code-end", BlockStateCache.chunk_end),
         ("code-check", BlockStateCache.check),
     ),
-    notebook="modes",
+    notebook="partial",
+    exercises=("ex19",),
     next=("partial", "tree"),
 )
 

@@ -225,6 +225,7 @@ LESSON = Lesson(
         ("code-lookup", BlockStateCache.lookup),
     ),
     notebook="partial",
+    exercises=("ex18",),
     next=("tree", "restore"),
 )
 

@@ -244,6 +244,7 @@ LESSON = Lesson(
         ("code-keeps", BlockRetention.keeps),
     ),
     notebook="retention",
+    exercises=("ex20", "ex21"),
     next=("tree", "modes"),
 )
 

@@ -146,7 +146,7 @@ LESSON = Lesson(
         ("recurrent state", "`MambaRadixCache`", "`MambaSpec`"),
     ),
     code=(("code-window", play_window), ("code-kda", naive_recurrent_kda)),
-    notebook="swa",
+    notebook="mental",
     next=("restore", "density"),
 )
 

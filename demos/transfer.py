@@ -404,6 +404,7 @@ LESSON = Lesson(
         ("code-worth", break_even),
     ),
     notebook="moving_state",
+    exercises=("ex22", "ex23"),
     next=("joint", "unified", "invariants"),
 )
 

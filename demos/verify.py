@@ -242,7 +242,7 @@ LESSON = Lesson(
         ("code-accepted", speculate.n_accepted),
         ("code-drafter", KnowingDrafter.propose),
     ),
-    notebook="restore",
+    notebook="cow",
     next=("sharing", "restore", "chunks"),
 )
 
