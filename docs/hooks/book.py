@@ -116,6 +116,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _CODE.sub(code, _TAG.sub(tag, markdown))
 
 
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Mend what the notebook converter leaves."""
+    return elsewhere.mended(output) if page.file.src_uri.endswith(".ipynb") else output
+
+
 def _up(page: Page) -> str:
     return "../" * page.file.src_uri.count("/")
 

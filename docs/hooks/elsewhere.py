@@ -44,6 +44,30 @@ def notebook_title(path: Path) -> str:
     return path.stem
 
 
+def mended(html: str) -> str:
+    """A notebook's page with links to pages, not to files, and with one heading an anchor.
+
+    A link to a notebook that is not in the tree becomes plain text.
+
+    The notebook converter repeats an id where two headings are alike; the page's own table of
+    contents counts on.
+    """
+    names = {path.name for path in notebooks()}
+    seen: dict[str, int] = {}
+
+    def link(match: re.Match[str]) -> str:
+        there = f"{match[1]}.ipynb" in names
+        return f'<a href="{match[1]}.html">{match[2]}</a>' if there else match[2]
+
+    def anchor(match: re.Match[str]) -> str:
+        count = seen.get(match[2], -1) + 1
+        seen[match[2]] = count
+        return f'{match[1]}id="{match[2]}"' if not count else f'{match[1]}id="{match[2]}_{count}"'
+
+    html = re.sub(r'<a href="(\w+)\.ipynb">(.*?)</a>', link, html)
+    return re.sub(r'(<h[1-6] (?:[^>]* )?)id="([^"]+)"', anchor, html)
+
+
 def notebook_list() -> str:
     """A table of the notebooks and of the mechanisms that name them, for ``notebooks/index.md``."""
     lines = ["| notebook | question | mechanisms |", "|---|---|---|"]

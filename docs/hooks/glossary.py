@@ -54,7 +54,7 @@ def table() -> str:
         if entry.get("see"):
             rows.append(f"more: [{_title(entry['see'])}](mechanisms/{entry['see']}.md)")
         if rows:
-            lines += ["", *(f"- {row}" for row in rows)]
+            lines += ["", " · ".join(rows)]
         lines.append("")
     head = ", ".join(f"{name} {version}" for name, version in seen.items())
     return f"Symbols are those of {head}; names that stand in other versions are marked.\n\n" + (

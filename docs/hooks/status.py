@@ -95,7 +95,7 @@ def status_page() -> str:
         size = sum(len(f.read_text("utf-8").splitlines()) for f in files)
         measured = ", ".join(f"[{h}](benchmarks.md#{_anchor(h)})" for h in one.measured)
         lines.append(
-            f"| [{one.title}](mechanisms/{one.slug}.md) | {len(files)} files, {size:,} lines "
+            f"| [{one.title}](mechanisms/{one.slug}.md) | {_files(len(files))}, {size:,} lines "
             f"| {_tests_of(one):,} | {_listed('demo', one.demo)} "
             f"| {_listed('notebook', one.notebook)} | {_code(one.figure)} | {measured or '-'} |"
         )
@@ -126,6 +126,10 @@ def following(one: Mechanism) -> str:
     pages = mechanisms()
     after = pages[pages.index(one) + 1 :]
     return f"\n\nNext: [{after[0].title}]({after[0].slug}.md)\n" if after else ""
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"
 
 
 def _listed(kind: str, names: tuple[str, ...]) -> str:

@@ -103,6 +103,13 @@ def test_every_notebook_and_figure_belongs_to_a_mechanism(
     assert there <= named, f"name them in docs/mechanisms/*.md: {sorted(there - named)}"
 
 
+def test_notebooks_link_to_notebooks_that_a_mechanism_names() -> None:
+    named = {name for page in PAGES for name in front_matter(page)["notebook"]}
+    for file in (ROOT / "notebooks").glob("*.ipynb"):
+        linked = re.findall(r"\]\((\w+)\.ipynb\)", file.read_text("utf-8"))
+        assert set(linked) <= named, (file.name, set(linked) - named)
+
+
 def test_every_page_of_the_demos_belongs_to_a_mechanism() -> None:
     tree = ast.parse((ROOT / "demos" / "_pages.py").read_text("utf-8"))
     modules = next(
@@ -230,7 +237,8 @@ def test_the_status_table_is_what_the_tree_has(site: Path, pages: dict[Path, _Pa
             for f in ((ROOT / c).rglob("*.py"), [ROOT / c])[c.endswith(".py")]
         ]
         lines = sum(len(f.read_text("utf-8").splitlines()) for f in files)
-        assert row[1] == f"{len(files)} files, {lines:,} lines"
+        assert row[1] == f"{len(files)} file{'s' * (len(files) > 1)}, {lines:,} lines"
+        assert int(row[2].replace(",", "")) > 0, f"{title[1]}: no test imports its code"
         books = [n for n in said["notebook"] if (ROOT / f"notebooks/{n}.ipynb").is_file()]
         plots = [n for n in said["figure"] if (ROOT / f"plot_scripts/plot_{n}.py").is_file()]
         assert row[3] == (", ".join(said["demo"]) or "-")
