@@ -385,7 +385,7 @@ LESSON = Lesson(
         ),
         (
             "only missing latent KV travels",
-            "decode matches KV with `skip_mamba_match`",
+            "decode matches KV alone, `_match_prefix_and_lock`",
             "NIXL: attention blocks that are missing",
         ),
         (
