@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    context: typer.Context,
     workload: Annotated[
         str | None,
         typer.Argument(
@@ -103,6 +104,7 @@ def command(
             _list(as_json)
             return
         if made_up is None and not _is_trace(workload):
+            _refuse_trace_options(context)
             _example(workload, events, as_json)
             return
         if events:
@@ -119,6 +121,22 @@ def command(
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
         show(found, made_up is not None)
+
+
+def _refuse_trace_options(context: typer.Context) -> None:
+    """A scenario has its own sizes: an option that it would not follow is refused by name."""
+    ours = {"workload", "list_", "events", "as_json"}
+    given = [
+        " or ".join(option.opts)
+        for option in context.command.params
+        if option.name not in ours
+        and getattr(context.get_parameter_source(option.name or ""), "name", "") == "COMMANDLINE"
+    ]
+    if given:
+        raise KdalabError(
+            f"{', '.join(given)}: only for a trace or --made-up N. A scenario brings its own "
+            "memory, placement and sizes"
+        )
 
 
 def _is_trace(workload: str | None) -> bool:

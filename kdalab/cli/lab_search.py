@@ -100,6 +100,7 @@ def sweep(
         # A row that could not be replayed has its error; what could not be a setup is left out.
         found = {"rows": rows, "best": [r["setup"] for r in best], "left_out": impossible}
         typer.echo(json.dumps(found, indent=2))
+        _exit_if_none(rows)
         return
     print_rows(rows, best)
     for text in impossible[:3]:
@@ -107,6 +108,13 @@ def sweep(
     if len(impossible) > 3:
         typer.echo(f"left out: {len(impossible) - 3} more")
     o.print_report(report_of(requests))
+    _exit_if_none(rows)
+
+
+def _exit_if_none(rows: list[Row]) -> None:
+    """A sweep in which nothing could be replayed has failed, and says so to a script."""
+    if all(row.get("error") for row in rows):
+        raise typer.Exit(1)
 
 
 def advise(

@@ -210,6 +210,9 @@ def _rate(nbytes: float) -> str:
 def assumptions(setup: Setup, block: int) -> tuple[str, ...]:
     """What the figures of a setup rest on, in words."""
     out = [f"hits are whole blocks of {block:,} tokens"]
+    if setup.cache == "block":
+        unit = f"units of {setup.unit:,} tokens" if setup.unit else "blocks of the cache"
+        out = [f"hits are whole {unit}"]
     if not setup.decoded:
         out.append("output tokens are not cached")
     r = setup.rates

@@ -118,6 +118,8 @@ class BlockRun:
         self.read: set[bytes] = set()
         account.page_bytes = account.checkpoint_bytes = layout.stride
         account.checkpoint_bytes *= max(1, len(self.states))
+        hits = f"hits are whole units of {unit:,} tokens, in blocks of {self.block:,} tokens"
+        account.assumptions = (hits, *account.assumptions[1:])
 
     def _count(self, trace: Requests, groups: int) -> int:
         setup = self.setup
@@ -207,8 +209,13 @@ class BlockRun:
     def close(self) -> None:
         """The last figures of the account."""
         usage = self.usage()
-        self.account.kv_bytes, self.account.state_bytes = usage.kv, usage.state
-        self.account.states_read_at_least_once = len(self.read) * len(self.states)
+        account = self.account
+        account.kv_bytes, account.state_bytes = usage.kv, usage.state
+        account.states_read_at_least_once = len(self.read)
+        # A checkpoint is one block in each state group. So far blocks were counted.
+        groups = max(1, len(self.states))
+        account.states_written = -(-account.states_written // groups)
+        account.evicted_states = -(-account.evicted_states // groups)
 
     def check(self) -> None:
         """Every invariant of the cache."""

@@ -76,7 +76,8 @@ def sweep(
     """
     check_jobs(jobs)
     total = len(setups)
-    if jobs == 1 and ray is None and dask is None:
+    jobs = jobs if jobs == -1 else min(jobs, max(1, total))  # no process without work
+    if (jobs == 1 or total == 1) and ray is None and dask is None:
         rows = []
         for n, setup in enumerate(setups, 1):
             rows.append(one_row(trace, setup))

@@ -227,6 +227,12 @@ def test_a_gain_that_is_no_figure_is_refused_before_any_work(gain: str, tmp_path
     assert not table.exists()
 
 
+def test_a_sweep_in_which_nothing_fits_fails(trace: Path) -> None:
+    words = ("sweep", trace, "--checkpoints", "leaf,every:4096", "--int8", "off", "--budgets", "1")
+    call(*words, code=1)
+    call(*words, "--json", code=1)
+
+
 def test_a_sweep_in_json_names_what_it_left_out_and_why(trace: Path) -> None:
     words = ("sweep", trace, "--budgets", "1MiB,60GiB", "--checkpoints", "leaf", "--int8", "off")
     found = json.loads(call(*words, "--grid", "unit=auto,64", "--json"))

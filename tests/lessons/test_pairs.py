@@ -144,6 +144,8 @@ def test_the_command_shows_both_reasons_and_json_has_the_logs() -> None:
     ("args", "says"),
     [
         ([], "give a scenario"),
+        (["fork", "--memory", "1GiB"], "--memory or --budget: only for a trace"),
+        (["fork", "--seed", 0, "--unit", 64], "--unit, --seed: only for a trace"),
         (["nope"], "no scenario is named 'nope'; known: 400-in-256"),
         (["missing.jsonl"], "cannot read the trace"),
         (["--synthetic", 9, "--events"], "a trace has no event log"),
