@@ -159,6 +159,11 @@ def notebook_html(word: str, lang: str = "en") -> str:
     )
 
 
+MAX_VISITS = 100
+"""Visits whose state the server holds, over a megabyte each. The least recently used goes first: a
+page left that long starts again from its defaults."""
+
+
 def launch_options() -> dict[str, Any]:
     """Options of ``Blocks.launch`` for every page: nothing shared, nothing fetched."""
     return {
@@ -170,6 +175,7 @@ def launch_options() -> dict[str, Any]:
         "footer_links": ["api", "settings"],
         "enable_monitoring": False,
         "max_file_size": "1mb",
+        "state_session_capacity": MAX_VISITS,
     }
 
 

@@ -131,3 +131,18 @@ def client_of():
             self.headers = {}
 
     return Visit
+
+
+def test_the_server_forgets_the_least_recently_used_visit():
+    with gr.Blocks() as app:
+        gr.State(0)
+    app.launch(prevent_thread_lock=True, quiet=True, **_page.launch_options())
+    try:
+        kept = app.state_holder
+        for visit in range(_page.MAX_VISITS + 5):
+            kept[f"visit {visit}"]
+        assert len(kept.session_data) == len(kept.time_last_used) == _page.MAX_VISITS
+        assert "visit 4" not in kept
+        assert "visit 5" in kept
+    finally:
+        app.close(verbose=False)
