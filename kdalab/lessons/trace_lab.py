@@ -24,8 +24,13 @@ LAB_TRACES = {"agent-like": 60, "chat-like": 100}
 """Requests of the built-in traces, by the name of their preset."""
 
 MAX_PASTED_BYTES, MAX_PASTED_REQUESTS, MAX_PASTED_TOKENS = 1_000_000, 150, 20_000_000
+MAX_PASTED_BAD = 10
+"""Lines of a pasted trace that may be unusable."""
 MAX_REPLAYS = 120
 """Replays after which a search for advice is given up."""
+
+PASTED = "the pasted trace"
+"""What messages call the text of the box."""
 
 PLACEMENTS = ("every:4096", "every:16384", "leaf+branch")
 
@@ -96,9 +101,12 @@ def read_pasted(text: str) -> Trace:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pasted.jsonl"
         file.write_text(text)
-        options = ReadOptions(limit=MAX_PASTED_REQUESTS, max_bad=10)
-        reader = open_trace(file, None, options)
-        requests = list(reader)
+        options = ReadOptions(limit=MAX_PASTED_REQUESTS, max_bad=MAX_PASTED_BAD)
+        try:
+            reader = open_trace(file, None, options)
+            requests = list(reader)
+        except KdalabError as error:
+            raise KdalabError(_for_a_page(str(error), file)) from error
     total = sum(r.input_tokens for r in requests)
     if not requests or total > MAX_PASTED_TOKENS:
         raise KdalabError(
@@ -109,6 +117,16 @@ def read_pasted(text: str) -> Trace:
         f"pasted, {len(requests):,} requests", requests, reader.n_skipped, list(reader.skipped),
         reader.block_tokens, reader.format, (),
     )  # fmt: skip
+
+
+def _for_a_page(message: str, file: Path) -> str:
+    """A reader's message without what only a command line has: the file's place, and options."""
+    message = message.replace(f"{file} begins ", f"{PASTED}, line 1, begins ")
+    message = message.replace(str(file), PASTED)
+    message = message.replace("; name it with --format (", ". Formats known here: ")
+    message = message.removesuffix(")") if "Formats known here" in message else message
+    message = message.replace("; give it with --block-tokens", "; add block_size to its lines")
+    return message.replace("; raise --max-bad-lines to skip more", "")
 
 
 def _built_in(name: str) -> Trace:

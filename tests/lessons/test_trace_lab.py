@@ -53,3 +53,24 @@ def test_an_uploaded_file_is_text_within_the_limits(tmp_path):
     file.write_text(" " * (MAX_PASTED_BYTES + 1))
     with pytest.raises(KdalabError, match="more than 1,000,000 bytes"):
         read_uploaded(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("hello\nworld", "the pasted trace, line 1, begins 'hello'.*Formats known here: mooncake"),
+        ('{"hash_ids": [1], "input_length": 9}', "the pasted trace declares no block_size; add"),
+        (
+            '{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n'
+            + "x\n" * 20,
+            "the pasted trace: 11 unusable lines, 10 allowed. The first: line 2",
+        ),
+        (" ", "the pasted trace is empty"),
+    ],
+)
+def test_what_is_wrong_with_a_pasted_trace_is_said_without_places_and_options(text, says):
+    with pytest.raises(KdalabError, match=says) as refused:
+        read_pasted(text)
+    assert "--" not in str(refused.value)
+    assert "/" not in str(refused.value)
+    assert "pasted.jsonl" not in str(refused.value)
