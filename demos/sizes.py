@@ -18,6 +18,7 @@ from demos._lesson import Lesson
 from demos._text import t
 from kdalab.errors import KdalabError
 from kdalab.spec import PRESETS, ModelSpec, spec_from_hf_config, state_sizes
+from kdalab.spec.strict_json import parse_json
 from kdalab.units import format_bytes
 from kdalab.viz.bytes_bars import Bar, bytes_bars_svg
 from kdalab.viz.state_vs_kv import state_vs_kv_figure
@@ -148,6 +149,31 @@ class SizesFilm(Film):
         return {**self.sizes.to_dict(), "context": self.context, "interval": self.interval}
 
 
+def _config(pasted: str) -> Any:
+    """The pasted JSON.
+
+    Raises:
+        KdalabError: it is no JSON, or JSON that states a key twice or nests too deep.
+    """
+    try:
+        return parse_json(pasted, "the pasted config")
+    except KdalabError:
+        raise
+    except json.JSONDecodeError as error:
+        raise KdalabError(
+            f"the pasted config is not JSON: {error.msg} at line {error.lineno}, column "
+            f"{error.colno}. Paste a whole config.json"
+        ) from error
+    except RecursionError as error:
+        raise KdalabError(
+            "the pasted config nests too many brackets; a config.json has only a few levels"
+        ) from error
+    except ValueError as error:  # Python parses whole numbers up to a count of digits
+        raise KdalabError(
+            "the pasted config has a number of thousands of digits; no size is that large"
+        ) from error
+
+
 def film(settings: Settings) -> Film:
     """The film of one setting; a pasted config counts before the chosen model.
 
@@ -156,10 +182,7 @@ def film(settings: Settings) -> Film:
     """
     pasted = settings["config"].strip()
     if pasted:
-        try:
-            spec = spec_from_hf_config(json.loads(pasted))
-        except (ValueError, RecursionError) as error:
-            raise KdalabError(f"config: not JSON ({str(error)[:120]})") from error
+        spec = spec_from_hf_config(_config(pasted))
     else:
         spec = PRESETS[settings["model"]]
     everywhere = "everywhere" in settings["breaks"]
