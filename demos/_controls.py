@@ -150,6 +150,7 @@ class Switches:
             self._choices(page, "en"),
             value=list(self.default),
             label=t("en", f"{page}.{self.key}"),
+            info=t("en", "common.breaks-opens"),
             min_width=self.width,
             elem_id=f"kd-{self.key}",
         )
@@ -158,7 +159,10 @@ class Switches:
         """The component in another language, at ``value``."""
         assert isinstance(value, tuple)
         return gr.CheckboxGroup(
-            self._choices(page, lang), value=list(value), label=t(lang, f"{page}.{self.key}")
+            self._choices(page, lang),
+            value=list(value),
+            label=t(lang, f"{page}.{self.key}"),
+            info=t(lang, "common.breaks-opens"),
         )
 
 
