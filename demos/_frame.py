@@ -19,7 +19,8 @@ from demos._lesson import (
     guard,
     joined,
     numbers_of,
-    read_link,
+    opened,
+    page_query,
 )
 from demos._nav import Listed
 from demos._text import language_of, t
@@ -206,13 +207,15 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
     where = [parts.language, parts.settings, parts.step]
     parts.language.input(speak, where, spoken, **_STEP)
 
+    lists = [c.key for c in lesson.broken]
+
     # In two events, and only the second, which a plain address never raises, writes into the
     # controls: even a skipped output would put back the old text of a box that a reader had begun
     # to type into while the page was loading.
     def look(drawn: str, http: gr.Request) -> Any:
-        query, lang = joined(http.query_params.multi_items()), language_of(http)
-        keys = {"step", "lang", *(c.key for c in lesson.controls)}
-        follows = lang != "en" or bool(keys & set(query))
+        query = page_query(joined(http.query_params.multi_items(), lists))
+        lang = language_of(http)
+        follows = lang != "en" or bool(query)
         link = (query, lang) if follows else gr.skip()
         if drawn == _opening.DRAWN or (follows and can_follow(lesson, query)):
             return link, *(gr.skip(),) * len(parts.shown)
@@ -222,8 +225,7 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
         if link is None:
             return (gr.skip(),) * len(spoken)
         query, code = link
-        settings, step = guard(read_link, lesson, query)
-        guard(lesson.play, settings)
+        settings, step = guard(opened, lesson, query)
         lang = (code, code if query.get("lang") in LANGUAGES else "")
         return *labels(lesson, pages, settings, lang), *whole_run(lesson, settings, step, lang)
 
@@ -231,4 +233,6 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
     page.load(
         look, parts.drawn, [link, *parts.shown], show_progress="hidden", api_visibility="private"
     )
-    link.change(follow, link, spoken, show_progress="hidden", api_visibility="private")
+    followed = link.change(follow, link, spoken, show_progress="hidden", api_visibility="private")
+    # A link that was refused does not stay in the address of what is shown instead.
+    followed.failure(None, None, None, js=_page.FORGET_LINK_JS, api_visibility="private")

@@ -7,7 +7,7 @@ from settings to a ``Film``. Languages, links, log, downloads and API are the sa
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from demos._film import Film
 from demos._kept import Kept
 from demos._text import t
 from kdalab.errors import InvariantError, KdalabError
+from kdalab.words import LANGUAGES
 
 Code = Sequence[tuple[str, Callable[..., Any]]]
 
@@ -183,29 +184,66 @@ def numbers_of(lesson: Lesson) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return numbers
 
 
-def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """An address's values by name; a name that comes twice has both values, as switches do."""
+def joined(pairs: Iterable[tuple[str, str]], lists: Collection[str] = ()) -> dict[str, str]:
+    """An address's values by name: of a name that comes twice the last value counts, but one of
+    ``lists``, as switches are, has them all."""
     query: dict[str, str] = {}
     for key, value in pairs:
-        query[key] = f"{query[key]}.{value}" if key in query else value
+        both = key in query and key in lists
+        query[key] = f"{query[key]}.{value}" if both else value
     return query
+
+
+def page_query(query: Mapping[str, str]) -> dict[str, str]:
+    """An address's values without what is Gradio's or an advertiser's: a theme, a view, utm_..."""
+    gradio = ("view", "deep_link")
+    return {k: v for k, v in query.items() if k not in gradio and not k.startswith(("_", "utm_"))}
 
 
 def read_link(lesson: Lesson, query: dict[str, str]) -> tuple[Settings, int | None]:
     """Settings and step of an address.
 
     Raises:
-        KdalabError: a value that its control refuses, or a step that is no number.
+        KdalabError: a name that the page does not know, a value that its control refuses, a
+            language that it does not speak, or a step that is no number.
     """
-    known = {c.key for c in lesson.controls}
-    given = {key: value for key, value in query.items() if key in known}
+    check_names(query, [*(c.key for c in lesson.controls), "step"])
+    given = {c.key: query[c.key] for c in lesson.controls if c.key in query}
     return lesson.settings(given), step_of_link(query.get("step"))
+
+
+def check_names(query: Mapping[str, str], known: Sequence[str]) -> None:
+    """Every name of an address is one of ``known``, or lang with a language that is spoken.
+
+    Raises:
+        KdalabError: one is not.
+    """
+    for name in page_query(query):
+        if name not in known and name != "lang":
+            shown = ", ".join([*known, "lang"])
+            raise KdalabError(f"{name[:40]!r} in the link is nothing this page has; use {shown}")
+    lang = query.get("lang", "")
+    if lang and lang not in LANGUAGES:
+        raise KdalabError(f"lang={lang[:20]!r} in the link; use {', '.join(LANGUAGES)}")
+
+
+def opened(lesson: Lesson, query: dict[str, str]) -> tuple[Settings, int | None]:
+    """As ``read_link``, of a run that can be run and has that step.
+
+    Raises:
+        KdalabError, InvariantError: as ``read_link`` and ``Lesson.play``, or there is no such step.
+    """
+    settings, step = read_link(lesson, query)
+    last = lesson.play(settings).last
+    if step is not None and step > last:
+        raise KdalabError(f"step={step} in the link; this run has the steps 0 to {last}")
+    return settings, step
 
 
 def can_follow(lesson: Lesson, query: dict[str, str]) -> bool:
     """Whether the page can show what an address asks for."""
     try:
-        lesson.play(read_link(lesson, query)[0])
+        opened(lesson, query)
     except (KdalabError, InvariantError):
         return False
     return True

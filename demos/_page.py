@@ -26,6 +26,7 @@ PLAY, PAUSE = PLAY_SIGN + "Play", "Pause"
 
 COPY_LINK_JS = _look.static("copy_link.js")
 DOWNLOAD_JS = _look.static("download.js")
+FORGET_LINK_JS = _look.static("forget_link.js")
 SAVE_FILE_JS = _look.static("save_file.js")
 
 

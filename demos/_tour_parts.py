@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from demos import _page
+from demos._lesson import check_names
 from demos._nav import Listed
 from demos._text import t
 from demos._tour_stops import STOPS, Told, told, told_at
@@ -65,8 +66,10 @@ def read_place(query: dict[str, str]) -> Place:
     """The place that a link names.
 
     Raises:
-        KdalabError: a stop that is no number, or answers that no reader can have given.
+        KdalabError: a stop that is no number, answers that no reader can have given, or a name
+            or a language that the tour does not know.
     """
+    check_names(query, ("stop", "answers"))
     stop, answers = query.get("stop", "1"), query.get("answers", OPEN * len(STOPS))
     if not re.fullmatch(r"[0-9]{1,3}", stop):
         raise KdalabError(f"stop={stop[:20]!r} in the link is not a whole number")

@@ -11,7 +11,7 @@ import gradio as gr
 
 from demos import _look, _page
 from demos import _tour_parts as show
-from demos._lesson import guard, joined
+from demos._lesson import guard, joined, page_query
 from demos._nav import nav_html
 from demos._text import language_of, t
 from demos._tour_parts import Place, read_place
@@ -109,14 +109,17 @@ def build(page: gr.Blocks | None = None) -> gr.Blocks:
     chooser.input(speak, [chooser, place], [*labelled, *frame], **_QUIET)
 
     def look(http: gr.Request) -> Any:
-        query, code = joined(http.query_params.multi_items()), language_of(http)
-        if code == "en" and not {"stop", "answers", "lang"} & set(query):
+        query, code = page_query(joined(http.query_params.multi_items())), language_of(http)
+        if code == "en" and not query:
             return (gr.skip(),) * (len(labelled) + len(frame))
         said = (code, code if query.get("lang") in LANGUAGES else "")
         return *labels(said), *shown(guard(read_place, query), said)
 
     # In the queue, so that what is wrong with a link becomes a message on the page.
-    page.load(look, None, [*labelled, *frame], show_progress="hidden", api_visibility="private")
+    seen = page.load(
+        look, None, [*labelled, *frame], show_progress="hidden", api_visibility="private"
+    )
+    seen.failure(None, None, None, js=_page.FORGET_LINK_JS, api_visibility="private")
     gr.api(questions, api_name=SLUG)
     return page
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from demos import _engine_draw as draw
-from demos._lesson import joined, read_link
+from demos._lesson import joined, opened, read_link
 from demos.restore import LESSON, scenario_of
 from kdalab.errors import KdalabError
 from kdalab.lessons import MAX_PROMPT_TOKENS, RESTORE
@@ -17,7 +17,7 @@ from kdalab.words import LANGUAGES
 
 
 def read(query):
-    return read_link(LESSON, joined(parse_qsl(query, keep_blank_values=True)))
+    return read_link(LESSON, joined(parse_qsl(query, keep_blank_values=True), ["fault"]))
 
 
 def settings(**given):
@@ -56,6 +56,21 @@ def test_links_made_before_still_mean_the_same(query, means):
     assert read(query)[0] == settings(**means)
 
 
+def test_of_a_name_that_comes_twice_the_last_value_counts_but_switches_add_up():
+    assert read("step=3&step=5") == (LESSON.default, 5)
+    twice = [("lang", "zh"), ("lang", "ko"), ("fault", "a"), ("fault", "b"), ("fault", "c")]
+    assert joined(twice, ["fault"]) == {"lang": "ko", "fault": "a.b.c"}
+
+
+def test_a_theme_a_view_and_where_a_reader_came_from_are_no_settings():
+    assert read("__theme=dark&view=api&utm_source=x") == (LESSON.default, None)
+
+
+def test_the_last_step_of_a_run_can_be_linked_to():
+    last = LESSON.play(LESSON.default).last
+    assert opened(LESSON, {"step": str(last)})[1] == last
+
+
 def test_a_link_can_leave_out_a_third_prompt():
     again, _ = read(LESSON.query(settings(scenario="fork", a="one", b="two", c=""), 0))
     assert [p.text for p in scenario_of(again).prompts] == ["one", "two"]
@@ -87,6 +102,9 @@ def test_choosing_an_example_keeps_the_switches_and_the_output_length():
         (lambda: settings(a="é" * (MAX_PROMPT_TOKENS // 2 + 1)), "770 bytes"),
         (lambda: LESSON.play(settings(a="", b="y")), "prompt A is empty"),
         (lambda: read("step=-1"), "not a whole number"),
+        (lambda: read("foo=1"), "'foo' in the link is nothing this page has; use scenario, "),
+        (lambda: read("lang=xx"), "lang='xx' in the link; use en, zh, ko"),
+        (lambda: opened(LESSON, {"step": "99999"}), "step=99999 in the link; this run has"),
     ],
 )
 def test_what_is_out_of_range_is_refused_with_the_reason(call, says):

@@ -147,6 +147,8 @@ def test_a_link_brings_back_the_place_and_the_answers(place):
         ({"stop": "-1"}, "not a whole number"),
         ({"answers": "9----------"}, "give 11 signs"),
         ({"answers": "0"}, "give 11 signs"),
+        ({"step": "3"}, "'step' in the link is nothing this page has; use stop, answers, lang"),
+        ({"lang": "xx"}, "use en, zh, ko"),
         ({"answers": "<b>--------"}, "give 11 signs"),
         ({"answers": "²----------"}, "give 11 signs"),
     ],

@@ -76,6 +76,14 @@ def test_a_link_opens_the_same_place_and_leads_into_a_page(browser, hub):
 def test_a_wrong_link_is_explained(browser, hub):
     with opened(browser, f"{hub}/tour?answers=xyz") as page:
         page.get_by_text("give 11 signs").wait_for()
+        page.wait_for_function("location.search === ''")
+
+
+def test_a_wrong_link_to_a_page_is_explained_and_leaves_the_address(browser, hub):
+    with opened(browser, f"{hub}/restore?step=99999&__theme=dark") as page:
+        page.get_by_text("this run has the steps 0 to").wait_for()
+        page.wait_for_function("location.search === '?__theme=dark'")
+        assert page.locator("#kd-stepbar input[type=range]").is_visible()
 
 
 @pytest.mark.parametrize("lang", ["zh", "ko"])

@@ -1,0 +1,5 @@
+() => {
+  const theme = new URLSearchParams(location.search).get('__theme');
+  const kept = theme ? '?__theme=' + encodeURIComponent(theme) : '';
+  history.replaceState(history.state, '', location.pathname + kept);
+}
