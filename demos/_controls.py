@@ -6,7 +6,8 @@ A browser's limits are a courtesy: whatever arrives is checked here again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,15 @@ import gradio as gr
 
 from demos._text import t
 from kdalab.errors import KdalabError
+from kdalab.words import LANGUAGES
 
 Value = str | int | float | bool | tuple[str, ...]
+
+
+def room_for(names: Iterable[str]) -> int:
+    """Pixels that a dropdown needs for the longest of these options, its padding and its arrow."""
+    wide = (sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in n) for n in names)
+    return min(420, round(7.6 * max(wide, default=0)) + 84)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +62,13 @@ class Choice:
             self._choices(page, "en"),
             value=self.default,
             label=t("en", f"{page}.{self.key}"),
-            min_width=self.width,
+            min_width=max(self.width, self._room(page)),
             elem_id=f"kd-{self.key}",
         )
+
+    def _room(self, page: str) -> int:
+        """Pixels for the longest option in any language, so that none is cut by the arrow."""
+        return room_for(name for lang in LANGUAGES for name, _ in self._choices(page, lang))
 
     def update(self, page: str, lang: str, value: Value) -> Any:
         """The component in another language, at ``value``."""
@@ -73,7 +85,7 @@ class Number:
     high: float
     default: float
     step: float = 1
-    width: int = 180
+    width: int = 230
 
     def check(self, value: Any) -> int | float:
         """The number, on the slider's own grid.

@@ -115,7 +115,9 @@ def zoom(run: Recording, step: int, pick: str) -> Zoom:
     if kind not in ("node", "active", "checkpoint") or not number.isdigit() or len(number) > 6:
         raise KdalabError(f"{str(pick)[:40]!r} cannot be looked at; pick a node or a slot")
     index, view = int(number), run.view(step)
-    title = f"{'Node' if kind == 'node' else kind.capitalize() + ' slot'} {index} at step {step}"
+    title = (
+        f"{'Node' if kind == 'node' else kind.capitalize() + ' slot'} {index} at step {step + 1}"
+    )
     if kind == "node":
         node = view.nodes.get(index)
         if node is None:

@@ -106,7 +106,7 @@ def frame_at(
 def _bar(lesson: Lesson, settings: Settings, step: int, lang: tuple[str, str]) -> str:
     film, (code, chosen) = lesson.play(settings), lang
     marks = [_Mark(film.sentence(i, code), film.tone(i)) for i in range(film.last + 1)]
-    count = t(code, "common.step", step=step, last=film.last)
+    count = t(code, "common.step", step=step + 1, last=film.last + 1)
     return _page.step_bar_html(marks, step, lesson.query(settings, step, chosen), count, code)
 
 
@@ -230,7 +230,7 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
 
     settings, step, language = gr.State(lesson.default), gr.State(0), gr.State(lang)
     with gr.Row(elem_classes="kd-top"):
-        nav = _page.block(nav_html(pages, lesson.slug, *lang))
+        nav = _page.nav(nav_html(pages, lesson.slug, *lang))
         chooser = gr.Dropdown(
             [(name, code) for code, name in LANGUAGES.items()],
             value="en",

@@ -47,6 +47,15 @@ def nav_html(pages: Sequence[Listed], here: str, lang: str, chosen: str) -> str:
     return f'<nav class="kd-nav" aria-label="{label}">{home}{"".join(menus)}</nav>'
 
 
+def first_html(lang: str, chosen: str) -> str:
+    """Where a newcomer starts: the tour, as a card above all others."""
+    keep = f"?lang={chosen}" if chosen else ""
+    return (
+        f'<div class="kd-cards kd-first"><a href="./tour{keep}"><h3>{esc(t(lang, "home.new"))}</h3>'
+        f"<p>{esc(t(lang, 'home.new-about'))}</p></a></div>"
+    )
+
+
 def cards_html(pages: Sequence[Listed], lang: str, chosen: str) -> str:
     """A card for each page, under the heading of its group."""
     keep = f"?lang={chosen}" if chosen else ""

@@ -54,9 +54,15 @@ def block(value: str, **options: Any) -> gr.HTML:
     return gr.HTML(value, apply_default_css=False, **options)
 
 
+def nav(value: str) -> gr.HTML:
+    """The way from page to page; on a narrow screen a line that starts at the page's own group."""
+    return block(value, js_on_load=_look.static("nav.js"), elem_classes="kd-nav-box")
+
+
 def picture(value: str, elem_id: str = "kd-picture") -> gr.HTML:
     """A picture whose nodes and slots can be picked: ``.select`` gets ``evt.pick``."""
-    return block(value, js_on_load=_look.static("pick.js"), elem_id=elem_id)
+    script = _look.static("pick.js") + _look.static("scroll.js")
+    return block(value, js_on_load=script, elem_id=elem_id)
 
 
 def step_bar(value: str, visible: bool = True) -> StepBar:
@@ -86,7 +92,7 @@ def step_bar_html(
 ) -> str:
     """Slider, marks, what the marks mean, and the current sentence. ``query`` is the page's own
     address, ``count`` says which step this is."""
-    count = count or f"step {step} of {len(steps) - 1}"
+    count = count or f"step {step + 1} of {len(steps)}"
     if len(steps) == 1:  # nothing to step through: only the address, for links
         return f'<div class="kd-bar" data-query="{esc(query)}"></div>'
     last = max(1, len(steps) - 1)
@@ -94,7 +100,7 @@ def step_bar_html(
     for index, item in enumerate(steps):
         glyph = _GLYPHS.get(item.tone, "")
         kind = item.tone if glyph else "plain"
-        what = f"Step {index}: {item.sentence}"
+        what = f"{t(lang, 'common.step', step=index + 1, last=len(steps))}: {item.sentence}"
         name = f"{t(lang, f'common.mark-{kind}')} · {what}" if glyph else what
         marks.append(
             f'<button type="button" tabindex="-1" data-step="{index}" '
@@ -102,11 +108,12 @@ def step_bar_html(
             f'style="left:{100 * index / last:.2f}%" title="{esc(name)}" '
             f'aria-label="{esc(name)}">{glyph}</button>'
         )
+    many = " many" if len(steps) > 14 else ""  # a narrow screen gives them several lines
     return (
         f'<div class="kd-bar" data-query="{esc(query)}">'
         f'<input type="range" min="0" max="{len(steps) - 1}" value="{step}" step="1" '
         f'aria-label="Step" aria-valuetext="{esc(steps[step].sentence)}">'
-        f'<div class="kd-marks">{"".join(marks)}</div>{_marks_legend(steps, lang)}'
+        f'<div class="kd-marks{many}">{"".join(marks)}</div>{_marks_legend(steps, lang)}'
         f'<div class="kd-sentence" aria-live="polite"><span class="count">'
         f"{esc(count)}</span><span>{esc(steps[step].sentence)}</span></div></div>"
     )

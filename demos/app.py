@@ -7,11 +7,13 @@ from typing import Any
 import gradio as gr
 
 from demos import _opening, _page, restore
-from demos._nav import cards_html, nav_html
+from demos._nav import cards_html, first_html, nav_html
 from demos._page import launch_options as launch_options
 from demos._pages import Page, listed
 from demos._text import language_of, t
 from demos._text import speak_first as speak_first
+from kdalab.phrases import say_html
+from kdalab.viz.legend import legend_html
 from kdalab.viz.svg import esc
 from kdalab.words import LANGUAGES
 
@@ -54,7 +56,7 @@ def _route(app: gr.Blocks, page: Page) -> None:
 def _home(app: gr.Blocks) -> None:
     """The front page: what this is, the pages by group, and one picture that is true."""
     with gr.Row(elem_classes="kd-top"):
-        nav = _page.block(nav_html(listed(), "", "en", ""))
+        nav = _page.nav(nav_html(listed(), "", "en", ""))
         chooser = gr.Dropdown(
             [(name, code) for code, name in LANGUAGES.items()],
             value="en",
@@ -94,7 +96,7 @@ def _front(lang: str, chosen: str) -> list[str]:
 
 def _words(lang: str, chosen: str) -> list[str]:
     heading = _page.heading_html(t(lang, "home.question"), t(lang, "home.sentence"))
-    return [heading, cards_html(listed(), lang, chosen)]
+    return [heading + first_html(lang, chosen), cards_html(listed(), lang, chosen)]
 
 
 def _teaser(lang: str, chosen: str) -> str:
@@ -107,6 +109,7 @@ def _teaser(lang: str, chosen: str) -> str:
         f'<p class="kd-note kd-teaser">{esc(t(lang, "home.live"))} '
         f"{esc(film.sentence(step, lang))} "
         f'<a href="{esc(link)}">{esc(t(lang, "home.step"))}</a></p>{film.picture(step, lang)}'
+        f"{say_html(lang, legend_html())}"
     )
 
 

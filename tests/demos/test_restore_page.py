@@ -158,7 +158,7 @@ def test_a_pick_is_explained(pick):
     film = LESSON.play(LESSON.default)
     step = film.first_of("CopiedOnWrite")
     seen = film.pick(step, pick, "en")
-    assert f"step {step}" in seen.title
+    assert f"step {step + 1}" in seen.title
     assert ("<svg" in seen.html) == (pick in ("node:2", "checkpoint:1"))
 
 

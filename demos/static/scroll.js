@@ -1,0 +1,20 @@
+// A picture wider than its box: show what this step touched, and fade the edges that hide more.
+const edges = (box) => {
+  box.classList.toggle('more-left', box.scrollLeft > 4);
+  box.classList.toggle('more-right', box.scrollLeft < box.scrollWidth - box.clientWidth - 4);
+};
+const boxes = () => element.querySelectorAll('.kd-scroll');
+const show = () => requestAnimationFrame(() => boxes().forEach((box) => {
+  if (box.scrollWidth > box.clientWidth + 4) {
+    const seen = box.getBoundingClientRect();
+    const small = ['.now', '.pole'].flatMap((name) => [...box.querySelectorAll(name)])
+      .map((mark) => mark.getBoundingClientRect()).filter((mark) => mark.height > 0);
+    const at = small.find((mark) => mark.width < seen.width);
+    if (at) box.scrollLeft += at.left + at.width / 2 - seen.left - seen.width / 2;
+  }
+  edges(box);
+  box.addEventListener('scroll', () => edges(box), {passive: true});
+}));
+show();
+watch('value', show);
+addEventListener('resize', () => boxes().forEach(edges));
