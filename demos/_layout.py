@@ -201,8 +201,14 @@ def _words(lesson: Lesson, pages: Sequence[Listed], lang: str, chosen: str) -> l
         _page.notebook_html(lesson.notebook or lesson.slug, lang)
         + (f"<ul>{checks}</ul>" if checks else ""),
         f'<ul class="kd-note">{links}</ul>',
-        say_html(lang, legend_html()),
+        (say_html(lang, legend_html()) if lesson.legend else "") + _signs(lesson, lang),
     ]
+
+
+def _signs(lesson: Lesson, lang: str) -> str:
+    """What the signs of this page's own picture mean, where the catalogue has it."""
+    key = f"{lesson.slug}.signs"
+    return _note(t(lang, key)) if key in t else ""
 
 
 def ordered(lesson: Lesson) -> list[Control]:
@@ -247,7 +253,7 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
         with gr.Column(scale=1, min_width=300):
             why = _page.block("", elem_id="kd-why")
     bar = _page.step_bar("")
-    legend = _page.block(legend_text, elem_id="kd-legend", visible=lesson.legend)
+    legend = _page.block(legend_text, elem_id="kd-legend", visible=bool(legend_text))
     with gr.Row(equal_height=True, visible=bool(lesson.row)):
         row = [c.component(lesson.slug) for c in lesson.row]
     broken = [c.component(lesson.slug) for c in lesson.broken]

@@ -22,10 +22,11 @@ from kdalab.engine import room
 from kdalab.engine.core import Engine
 from kdalab.lessons import WORKLOADS, UnifiedRun, play_unified
 from kdalab.memory import UnifiedBuffer, UnifiedSlots
+from kdalab.phrases import say
 from kdalab.units import format_bytes
 from kdalab.viz.svg import esc
 from kdalab.viz.tables import Table, request_table, table_html
-from kdalab.viz.unified import frontiers_figure, frontiers_svg, unified_svg
+from kdalab.viz.unified import frontiers_svg, unified_svg
 
 _COUNTS = (
     "free_bytes", "moves", "moved_bytes", "evicted_states", "evicted_pages", "skipped",
@@ -56,9 +57,10 @@ class UnifiedFilm(EngineFilm):
         moved = self._moved(step)
         size = format_bytes(sum(m.bytes for m in moved))
         tail = t(lang, "unified.moved", n=len(moved), size=size) if moved else ""
+        gap = "" if lang == "zh" else " "
         if kind in ("Held", "Released", "End"):
-            return " ".join(filter(None, [t(lang, f"unified.step-{kind}"), tail]))
-        return " ".join(filter(None, [super().sentence(step, lang), tail]))
+            return gap.join(filter(None, [t(lang, f"unified.step-{kind}"), tail]))
+        return gap.join(filter(None, [super().sentence(step, lang), tail]))
 
     def tone(self, step: int) -> str:
         own = super().tone(step)
@@ -92,7 +94,7 @@ class UnifiedFilm(EngineFilm):
         parts.append(table_html(self._tally(step, lang)))
         stands = [what for at, what in found.refusals if at <= step]
         if stands:
-            said = "".join(f"<p><code>{esc(w)}</code></p>" for w in stands)
+            said = "".join(f"<p><code>{esc(say(lang, w))}</code></p>" for w in stands)
             parts.append((t(lang, "unified.refused-by-split"), said))
         return why_panel(*parts)
 
@@ -145,20 +147,6 @@ class UnifiedFilm(EngineFilm):
             said_table(request_table(self.run.view(step)), lang),
         )
 
-    def figures(self, lang: str) -> Sequence[Any]:
-        found = self.found
-        names = ("title", "subtitle", "x", "y", "kv", "state", "holes", "cut")
-        return (
-            frontiers_figure(
-                [x.low for x in found.layouts],
-                [x.high for x in found.layouts],
-                [x.holes for x in found.layouts],
-                total=found.total,
-                cut=found.split_pages * found.page_bytes,
-                words={n: t(lang, f"unified.figure-{n}") for n in names},
-            ),
-        )
-
     def pick(self, step: int, name: str, lang: str) -> None:
         return None
 
@@ -197,7 +185,7 @@ def _picture(film: UnifiedFilm, step: int, lang: str) -> str:
         padding=found.padding, page_bytes=found.page_bytes, state_bytes=found.state_bytes,
         names=list(film.run.texts), words=words, label=t(lang, "unified.label"),
         split_pages=split.pages, split_states=split.states, moves=moves, gated=layout.gated,
-        note=" ".join(notes),
+        note=("" if lang == "zh" else " ").join(notes),
     )  # fmt: skip
     past = frontiers_svg(
         [x.low for x in found.layouts], [x.high for x in found.layouts], step, total=found.total,
@@ -230,7 +218,6 @@ LESSON = Lesson(
         Switches("breaks", ("gate",)),
     ),
     film=film,
-    figures=1,
     terms=(
         ("unified memory", "`--enable-unified-memory`, two-ended pool", "one block pool"),
         ("virtual id, row", "`virtual_to_physical`, `physical_to_virtual`", "block id"),

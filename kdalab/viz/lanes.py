@@ -82,7 +82,7 @@ def lanes_svg(
     y = 36.0 if stops else 26.0
     top = y - 4
     for prompt in prompts:
-        parts.append(_prompt(axis, y, prompt))
+        parts.append(_prompt(axis, y, prompt, [axis.x(at) for at, _ in stops]))
         y += _BAR + 8
     parts.append(_units(axis, y, unit, same, longest, unit_name))
     y += 24
@@ -119,7 +119,8 @@ def _stops(axis: svg.TokenAxis, top: float, foot: float, stops: Sequence[tuple[i
     return "".join(parts)
 
 
-def _prompt(axis: svg.TokenAxis, y: float, prompt: PromptBar) -> str:
+def _prompt(axis: svg.TokenAxis, y: float, prompt: PromptBar, lines: Sequence[float] = ()) -> str:
+    """One prompt; a number that a dashed line would cross, at one of ``lines``, steps aside."""
     parts, at = [svg.badge(16, y + _BAR / 2, prompt.letter, prompt.index)], 0
     parts.append(svg.text(32, y + 13, prompt.note, "small"))
     for tokens, look in prompt.parts:
@@ -132,6 +133,8 @@ def _prompt(axis: svg.TokenAxis, y: float, prompt: PromptBar) -> str:
             if axis.width(tokens) > 40:
                 css = "small mid halo" if look != "done" else "tiny mid onbadge"
                 middle = axis.x(at + tokens / 2)
+                if axis.width(tokens) > 110 and any(abs(middle - x) < 22 for x in lines):
+                    middle += 34
                 shown = svg.text(middle, y + 13, f"{tokens:,}", css)
                 parts.append(svg.group(shown, hue_class(prompt.index)))
         at += tokens
@@ -163,8 +166,8 @@ def _lane(axis: svg.TokenAxis, y: float, lane: Lane) -> tuple[str, float]:
     else:
         parts.append(_states(axis, y + 3, lane))
     y += _BLOCK + 14
-    if lane.kind == "s":
-        y += 8
+    if lane.kind == "s":  # below the boxes stand their boundaries
+        y += 20 if lane.probes else 8
     if lane.probes:
         parts.append(_probes(axis, y + 4, lane.probes))
     return "".join(parts), y + 22

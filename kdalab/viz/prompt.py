@@ -178,6 +178,8 @@ def _strip(
         base = y + 34 + 18 * row
         index = list(texts).index(name)
         window = texts[name][first : first + _WINDOW]
+        if len(texts[name]) > first + _WINDOW:
+            window = [*window[:-1], "…"]
         if name == focus and match > restore:
             a, b = max(restore, first), min(match, first + len(window))
             x0, width = 44 + (a - first) * _CHAR, (b - a) * _CHAR

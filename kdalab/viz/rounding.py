@@ -56,7 +56,7 @@ def rounding_svg(
     height = _BARS + _HIGH + 8
     if rounded is not None:
         errors = np.abs(rounded - state).max(0)
-        y = _BARS + _HIGH + 34
+        y = _BARS + _HIGH + 42
         parts.append(_bars(errors, y, words["error"], "tok done"))
         parts.append(_bound(largest / 254, float(errors.max()), y))
         height = y + _HIGH + 8
@@ -66,7 +66,7 @@ def rounding_svg(
 def _bars(values: np.ndarray, y: float, title: str, css: str) -> str:
     top, left, width = float(values.max()) or 1.0, 40.0, 780.0
     step = width / len(values)
-    parts = [svg.text(left, y - 8, title, "small strong")]
+    parts = [svg.text(left, y - 13, title, "small strong")]
     for k, value in enumerate(values):
         high = _HIGH * float(value) / top
         note = f"{k}: {value:.3g}"
@@ -95,7 +95,7 @@ def curves_figure(
     log_x: bool = False,
     line_at: tuple[float, str] | None = None,
     mark_x: tuple[float, str] | None = None,
-    height: int = 380,
+    height: int = 470,
     theme_name: str = "light",
 ) -> go.Figure:
     """Errors as lines on a logarithmic axis.

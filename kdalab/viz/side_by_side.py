@@ -51,7 +51,7 @@ def side_by_side_svg(
     for css, name in (("tok restored", "restored"), ("tok done", "replay"), ("tok planned", "new")):
         key.append(svg.rect(x, bottom, 11, 11, css) + svg.text(x + 16, bottom + 10, words[name]))
         x += 42 + sum(12.5 if ord(c) > 0x2E7F else 6.6 for c in words[name])
-    parts.append(svg.group("".join(key), hue_class(0)))
+    parts.append(svg.group("".join(key), hue_class(max(0, min(upto, len(rows) - 1)))))
     return svg.document("".join(parts), bottom + 20, label, css_class="kd-side")
 
 

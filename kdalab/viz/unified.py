@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _HIGH, _TOP, _SPLIT_TOP = 40.0, 66.0, 186.0
+_READABLE = 14.0
+"""A narrower box has its number only in its tooltip."""
 
 
 class Place(Protocol):
@@ -141,12 +143,12 @@ def _box(
     if owner == CACHE:
         inner = "kv-in" if kind == "kv" else "s-in"
         shape += svg.rect(x + 2.5, y + 2.5, wide - 5, _HIGH - 5, inner)
-        shape += svg.text(middle, y + 24, name, f"{_ink(wide)} mid {ink}")
+        shape += svg.text(middle, y + 24, name, f"tiny mid {ink}") if wide > _READABLE else ""
         who = words["cached"]
     else:
         bar = svg.rect(x + 0.5, y + _HIGH - 9, wide - 1, 9, "owner")
         shape += svg.group(bar, hue_class(names.index(owner) if owner in names else len(names)))
-        shape += svg.text(middle, y + 18, name, f"{_ink(wide)} mid {ink}")
+        shape += svg.text(middle, y + 18, name, f"tiny mid {ink}") if wide > _READABLE else ""
         shape += svg.group(
             svg.text(middle, y + _HIGH - 1.5, owner, "tiny onbadge"),
             hue_class(names.index(owner) if owner in names else len(names)),
@@ -154,11 +156,6 @@ def _box(
         who = owner
     tag = "KV" if kind == "kv" else "S"
     return svg.group(shape, title=f"{tag} {name}: {who}")
-
-
-def _ink(wide: float) -> str:
-    """A page may be narrower than two digits of the usual size."""
-    return "tiny" if wide > 14 else "micro"
 
 
 def _arc(a: float, b: float) -> str:
