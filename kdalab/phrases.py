@@ -21,12 +21,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from kdalab.errors import KdalabError
+from kdalab.particles import with_particles
 from kdalab.words import LANGUAGES, placeholders
 
 _FOLDER = Path(__file__).parent / "text"
 _TEXT = re.compile(r">([^<>]*[A-Za-z]{2}[^<>]*)<")
 _NAME = re.compile(r'(aria-label|title|aria-valuetext)="([^"]*[A-Za-z]{2}[^"]*)"')
 _PART = r"(?:(?!\. [A-Z]).)+?"  # a part does not reach into the next sentence
+_GAP = re.compile(r"(?<=[\u4e00-\u9fff，。：；、）]) (?=[\u4e00-\u9fff（])|(?<=[，。：；、）]) ")
 _STOP = re.compile(r"(?<=[.!?]) (?=[A-Z0-9])")
 
 
@@ -70,7 +72,8 @@ class Phrases:
             match = pattern.fullmatch(text)
             if match:
                 values = {k: self.say(lang, v) for k, v in match.groupdict().items()}
-                return entry[lang].format(**values)
+                said = entry[lang].format(**values)
+                return with_particles(said) if lang == "ko" else _closed(lang, said)
         return None
 
     def say(self, lang: str, text: str) -> str:
@@ -82,14 +85,19 @@ class Phrases:
         for mark in (", ", " and "):  # a list, if every part of it is known
             parts = [self.find(lang, part) for part in text.split(mark)]
             if len(parts) > 1 and None not in parts:
-                return ", ".join(str(p) for p in parts)
+                return ("、" if lang == "zh" else ", ").join(str(p) for p in parts)
         found = self.find(lang, text)
         if found is not None:
             return found
         sentences = _STOP.split(text)
         if len(sentences) > 1:
-            return " ".join(self.say(lang, s) for s in sentences)
+            return _closed(lang, " ".join(self.say(lang, s) for s in sentences))
         return text
+
+
+def _closed(lang: str, text: str) -> str:
+    """Chinese without the spaces that were between English words."""
+    return _GAP.sub("", text) if lang == "zh" else text
 
 
 @lru_cache(maxsize=1)

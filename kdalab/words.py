@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kdalab.errors import KdalabError
+from kdalab.particles import with_particles
 
 LANGUAGES: dict[str, str] = {"en": "English", "zh": "中文", "ko": "한국어"}
 """Code of each language -> its name in itself. The first is what everything falls back to."""
@@ -72,9 +73,10 @@ class Words:
             raise KdalabError(f"no text named {key!r}")
         text = entry.get(lang, entry["en"])
         try:
-            return text.format(**values) if values or "{" in text else text
+            filled = text.format(**values) if values or "{" in text else text
         except (KeyError, IndexError, ValueError) as error:
             raise KdalabError(f"{key} in {lang}: {error!r} when filled with {values}") from error
+        return with_particles(filled) if lang == "ko" else filled
 
     def __contains__(self, key: str) -> bool:
         return key in self.entries

@@ -16,7 +16,7 @@ from kdalab.resources import RESOURCES, resource_dir
 ROOT = Path(__file__).resolve().parent.parent
 
 # Helpers that every room may use: they import nothing of the project but each other.
-BASE = {"errors", "units", "resources", "threads", "words", "phrases", "__init__"}
+BASE = {"errors", "units", "resources", "threads", "words", "particles", "phrases", "__init__"}
 
 # Room -> the rooms below it that it may import. `docs/architecture.md` draws the same.
 MAY_IMPORT: dict[str, set[str]] = {

@@ -13,17 +13,17 @@ from kdalab.phrases import Phrases, phrases, say, say_html
 
 def test_parts_are_carried_over_and_looked_up_in_turn():
     text = "B falls back from token 320 to the restore point 192 (no checkpoint on the path)."
-    assert say("zh", text) == "B 从 token 320 退回到恢复点 192（路径上没有检查点）。"
+    assert say("zh", text) == "B 从 token 320 退回到恢复点 192（路径上没有 checkpoint）。"
     assert say("en", text) == text
 
 
 def test_sentences_and_lists_are_said_part_by_part():
     text = "A computes its new tokens 0 to 64. Its state at 64 is frozen into checkpoint 1."
     assert say("ko", text) == (
-        "A은(는) 새 토큰 0부터 64까지 계산한다. 64에서의 상태를 체크포인트 1에 고정한다."
+        "A는 새 토큰 0부터 64까지 계산한다. 64에서의 상태를 checkpoint 1에 고정한다."
     )
     assert say("zh", "Evicted the state of node 3, node 4 (no reader left).") == (
-        "逐出 节点 3 的状态, 节点 4（没有读者了）。"
+        "逐出节点 3 的状态、节点 4（没有读者了）。"
     )
 
 
