@@ -85,7 +85,7 @@ class Number:
     high: float
     default: float
     step: float = 1
-    width: int = 230
+    width: int = 180
 
     def check(self, value: Any) -> int | float:
         """The number, on the slider's own grid.
@@ -116,7 +116,7 @@ class Number:
             self.default,
             step=self.step,
             label=t("en", f"{page}.{self.key}"),
-            min_width=self.width,
+            min_width=max(self.width, 230),  # both ends and the box fit
             buttons=[],
             elem_id=f"kd-{self.key}",
         )

@@ -10,7 +10,8 @@ import pytest
 from gradio_client import Client
 
 from demos import _page, app
-from demos._layout import frame_at
+from demos._controls import Choice
+from demos._layout import frame_at, labels
 from demos._lesson import guard
 from demos._text import t
 from demos.restore import LESSON
@@ -119,3 +120,42 @@ def test_every_page_has_an_address_a_question_and_a_sentence():
         for lang in LANGUAGES:
             assert t(lang, f"{page.slug}.question").endswith(("?", "？"))
             assert page.title(lang)
+
+
+def test_steps_count_from_one_to_the_number_of_marks():
+    film = LESSON.play(LESSON.default)
+    settings = LESSON.default
+    bar = frame_at(LESSON, settings, film.last, ("en", ""), "")[3]
+    assert f"step {film.last + 1} of {film.last + 1}" in bar
+    assert f"step={film.last}" in html.unescape(bar)  # the address stays as it was
+    assert "step 1 of " in frame_at(LESSON, settings, 0, ("en", ""), "")[3]
+    assert 'title="step 1 of ' in bar
+
+
+def test_a_dropdown_has_room_for_its_longest_option_in_any_language():
+    for page in app.pages():
+        lesson = getattr(page.module, "LESSON", None)
+        for control in lesson.row if lesson else ():
+            if isinstance(control, Choice):
+                longest = max(
+                    len(t.option(lang, page.slug, control.key, o))
+                    for lang in ("en", "ko")
+                    for o in control.options
+                )
+                width = control.component(page.slug).min_width
+                assert width >= min(420, 7 * longest + 70), (page.slug, control.key)
+
+
+def test_signs_of_a_page_stand_under_its_picture():
+    from demos.compare import LESSON as compare
+    from demos.partial import LESSON as partial
+
+    for lesson, word in ((partial, "Numbered circles"), (compare, "its own colour")):
+        assert word in labels(lesson, app.pages(), lesson.default, ("en", ""))[-1]
+
+
+def test_a_newcomer_finds_the_tour_first():
+    for lang in LANGUAGES:
+        first, cards = app._words(lang, lang)
+        assert f'href="./tour?lang={lang}"' in first
+        assert cards.count("<a ") == len(app.pages())
