@@ -40,7 +40,7 @@ class Lesson:
     Args:
         slug: its address, and its name in the catalogue: ``<slug>.title``, ``.question``,
             ``.sentence``, ``.<control>``, ``.about`` (what is true on this page and how it was
-            measured).
+            measured), ``.signs`` (what its picture's own signs mean, where it has some).
         group: key of its group of pages in ``common.group-<group>``.
         controls: in the order of the row; ``Switches`` stand under "what breaks if".
         film: settings to a finished run. Cached; raises KdalabError for what cannot run.

@@ -9,7 +9,7 @@ import gradio as gr
 import pytest
 from gradio_client import Client
 
-from demos import _page, app
+from demos import _page, app, compare, partial
 from demos._controls import Choice
 from demos._layout import frame_at, labels
 from demos._lesson import guard
@@ -147,10 +147,8 @@ def test_a_dropdown_has_room_for_its_longest_option_in_any_language():
 
 
 def test_signs_of_a_page_stand_under_its_picture():
-    from demos.compare import LESSON as compare
-    from demos.partial import LESSON as partial
-
-    for lesson, word in ((partial, "Numbered circles"), (compare, "its own colour")):
+    for page, word in ((partial, "Numbered circles"), (compare, "its own colour")):
+        lesson = page.LESSON
         assert word in labels(lesson, app.pages(), lesson.default, ("en", ""))[-1]
 
 
