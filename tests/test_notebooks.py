@@ -147,6 +147,26 @@ def test_a_notebook_asks_every_exercise_that_names_it() -> None:
         assert [name for name, _, _ in asked(read(path))] == named, path.stem
 
 
+def test_every_notebook_imports_and_names_the_hints_of_its_exercises() -> None:
+    import kdalab.exercises
+
+    for path in NOTEBOOKS:
+        book = read(path)
+        setup = ast.parse(code(book)[1].source)
+        imported = {
+            alias.asname or alias.name
+            for node in ast.walk(setup)
+            if isinstance(node, ast.ImportFrom) and node.module == "kdalab.exercises"
+            for alias in node.names
+        }
+        assert {"EXERCISES", "check", "hint"} <= imported, path.stem
+        assert all(hasattr(kdalab.exercises, name) for name in imported)
+        text = "\n".join(c.source for c in book.cells if c.cell_type == "markdown")
+        named = re.findall(r'`hint\("(ex\d\d)"\)`', text)
+        assert named, path.stem
+        assert set(named) <= {name for name, _, _ in asked(book)}, path.stem
+
+
 @pytest.mark.parametrize(("name", "function", "source"), ASKED)
 def test_the_cell_defines_what_the_exercise_asks_for(name: str, function: str, source: str) -> None:
     assert function == EXERCISES[name].function
