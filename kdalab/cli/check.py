@@ -79,13 +79,13 @@ def _check(exercise: Exercise, file: str, picture: Path | None) -> int:
     if not colon or not function.isidentifier():
         path, function = file, ""
     outcome = check_file(exercise.name, Path(path), function or None)
-    typer.echo(outcome.text)
+    typer.echo(outcome.terminal_text)
     if picture is not None and outcome.picture:
         from kdalab.viz.svg import standalone
 
         picture.write_text(standalone(outcome.picture), encoding="utf-8")
         typer.echo(f"  picture: {picture}")
-    return 0 if outcome.passed else 2 if outcome.status is Status.SKIPPED else 1
+    return 0 if outcome.passed else 2 if outcome.status is Status.SKIPPED or not outcome.tried else 1
 
 
 def _number(word: str | None) -> int:

@@ -72,7 +72,7 @@ def check_here(exercise: Exercise, answer: Any, *, random_seed: int | None = Non
     fault = search.first_cases()
     if fault is not None and fault.status is Status.UNSOLVED:
         return Outcome(exercise.name, exercise.title, Status.UNSOLVED)
-    fault = fault or search.random_cases(random_seed)
+    fault = fault or search.random_cases(random_seed) or search.larger_cases()
     if fault is None:
         return Outcome(exercise.name, exercise.title, Status.PASSED, search.cases)
     return _outcome(exercise, fault, search.cases)
@@ -119,6 +119,15 @@ class _Search:
                 said = f"{self.cases} cases were right in {TIME_LIMIT_S:g} seconds; each is tiny"
                 return Fault(Status.TOO_LONG, {}, None, None, said)
         return self.fault
+
+    def larger_cases(self) -> Fault | None:
+        """The first of the exercise's fixed cases that fails."""
+        for case in self.exercise.larger():
+            fault = try_case(self.exercise, self.answer, case)
+            if fault is not None:
+                return fault
+            self.cases += 1
+        return None
 
     def _one(self, case: Given) -> None:
         if time.monotonic() > self.deadline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,8 @@ class Exercise:
             with ``expected``, where several answers are right.
         tolerance: floating-point numbers may differ by this times max(1, |expected|).
         examples: random cases to try.
+        larger: fixed cases that are tried once all random ones were right; they are not made
+            smaller.
         adapt: makes a function out of what the reader has written, where that is something else.
         environment: set in a process of its own, in which the answer then runs; None for here.
         missing: names what this machine lacks for it, or "".
@@ -57,6 +59,7 @@ class Exercise:
     judge: Callable[[Given, Any, Any], str | None] | None = field(default=None, repr=False)
     tolerance: float = 0.0
     examples: int = 120
+    larger: Callable[[], Sequence[Given]] = field(default=tuple, repr=False)
     adapt: Callable[[Any], Callable[..., Any]] | None = field(default=None, repr=False)
     environment: dict[str, str] | None = None
     missing: Callable[[], str] = field(default=lambda: "", repr=False)

@@ -27,7 +27,8 @@ class Outcome:
     """The result of one check. True where the answer passed.
 
     ``call`` is the smallest call found that shows the fault; ``expected`` and ``got`` are what it
-    should return and what it does; ``difference`` names the first place where they part.
+    should return and what it does; ``difference`` names the first place where they part. ``tried``
+    is false where no case was run: the file does not run, or has no such function.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Outcome:
     picture: str = ""
     picture_text: str = ""
     printed: str = ""
+    tried: bool = True
 
     @property
     def passed(self) -> bool:
@@ -71,13 +73,22 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """All of it, in plain text."""
+        """All of it, in plain text, for a notebook."""
+        return self.text_with(f'hint("{self.name}")')
+
+    @property
+    def terminal_text(self) -> str:
+        """As :attr:`text`, with the command that helps in a terminal."""
+        return self.text_with(f"`kdalab check {self.name} --hint`")
+
+    def text_with(self, help_words: str) -> str:
+        """All of it, in plain text; ``help_words`` is what to ask for a hint."""
         parts = [self.headline]
         parts += [f"  {name}: {value}" if name else f"  {value}" for name, value in self.lines]
         if self.picture_text:
             parts += ["", *(f"  {line}" for line in self.picture_text.splitlines())]
         if self.status is Status.UNSOLVED:
-            parts.append(f'  hint("{self.name}") helps')
+            parts.append(f"  {help_words} helps")
         return "\n".join(parts)
 
     def __str__(self) -> str:

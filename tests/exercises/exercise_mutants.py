@@ -41,6 +41,8 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
     "ex05": {
         "the diagonal counts": ("mask=o_n < i", "mask=o_n <= i"),
         "one step only": ("range(1, N)", "range(1, 2)"),
+        "four rows only": ("range(1, N)", "range(1, 4)"),
+        "a loop that ends before the last row": ("range(1, N)", "range(1, N if N < 16 else 15)"),
         "the wrong system": ("A + g * N * N", "A"),
     },
     "ex08": {

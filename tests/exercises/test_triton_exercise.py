@@ -21,6 +21,25 @@ SOURCES = {
     "no kernel": EX05.solution.replace("@triton.jit", ""),
     **{what: EX05.solution.replace(*change) for what, change in MUTANTS["ex05"].items()},
 }
+DOUBLING = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def solve_chunk(A, B, X, N: tl.constexpr, D: tl.constexpr):
+    g = tl.program_id(0)
+    r = tl.arange(0, N)
+    d = tl.arange(0, D)
+    a = tl.load(A + g * N * N + r[:, None] * N + r[None, :])
+    power = tl.where(r[:, None] > r[None, :], -a, 0.0)
+    b_x = tl.load(B + g * N * D + r[:, None] * D + d[None, :])
+    for _ in tl.static_range(5):
+        b_x += tl.sum(power[:, :, None] * b_x[None, :, :], axis=1)
+        power = tl.sum(power[:, :, None] * power[None, :, :], axis=1)
+    tl.store(X + g * N * D + r[:, None] * D + d[None, :], b_x)
+"""
+SOURCES["powers added up"] = DOUBLING
 SEVERAL = """
 import json, sys
 from pathlib import Path
@@ -69,7 +88,7 @@ def test_the_stub_is_not_solved(outcomes: dict[str, Outcome]) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("what", MUTANTS["ex05"])
+@pytest.mark.parametrize("what", [*MUTANTS["ex05"], "powers added up"])
 def test_what_is_nearly_right_is_refused(outcomes: dict[str, Outcome], what: str) -> None:
     assert SOURCES[what] != EX05.solution
     outcome = outcomes[what]

@@ -33,6 +33,22 @@ def _cases(draw: st.DrawFn) -> Given:
     }
 
 
+def larger() -> tuple[Given, ...]:
+    """A chunk of 16 tokens with numbers everywhere, and 32 tokens of one key, written in full.
+
+    In the second the inverse holds nothing but 1 and -1, and the powers of L reach 10^8: who adds
+    them up loses every digit of float32.
+    """
+    import torch
+
+    i, j = torch.arange(16.0)[:, None], torch.arange(16.0)[None, :]
+    mixed = ((3 * i + 5 * j) % 7 - 3) / 8
+    return (
+        {"A": mixed[None].clone(), "B": ((i + 2 * j[:, :2]) % 5 - 2)[None].clone()},
+        {"A": torch.ones(1, 32, 32), "B": torch.ones(1, 32, 1)},
+    )
+
+
 def expected(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     """torch's own solver, in float64."""
     import torch
@@ -109,6 +125,7 @@ EXERCISE = Exercise(
     picture=picture,
     tolerance=1e-4,
     examples=20,
+    larger=larger,
     adapt=launched,
     environment={"TRITON_INTERPRET": "1"},
     missing=missing,
