@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kdalab.errors import shown
-from kdalab.exercises.compare import first_difference, same
+from kdalab.exercises.compare import first_difference, plain, same
 from kdalab.exercises.exercise import Exercise, Given
 from kdalab.exercises.limits import TookTooLong, time_limit
 from kdalab.exercises.outcome import Status
@@ -48,6 +48,11 @@ def try_case(exercise: Exercise, answer: Callable[..., Any], given: Given) -> Fa
         return Fault(Status.RAISED, given, expected, MISSING, told(error))
     if got is None:
         return Fault(Status.UNSOLVED, given, expected, None, "it returns None")
+    try:
+        got = plain(got)
+    except Exception as error:  # a list within itself
+        said = f"expected the form of {shown(expected)}: {told(error)}"
+        return Fault(Status.WRONG, given, expected, MISSING, said)
     for name, value in given.items():
         if not _unchanged(value, mine[name]):
             said = f"{name} is another after the call; work on a copy"
@@ -103,6 +108,6 @@ def _written(value: Any) -> str:
 
 def _unchanged(before: Any, after: Any) -> bool:
     try:
-        return type(before) is type(after) and same(before, after)
+        return type(before) is type(after) and same(before, plain(after))
     except Exception:
         return False

@@ -132,6 +132,21 @@ def test_a_wrong_type_is_told() -> None:
     assert "a bool" in ex06(lambda *a: False).difference
 
 
+def test_an_answer_is_compared_by_what_it_holds_and_not_by_what_it_says_of_itself() -> None:
+    def agree(self: object, other: object) -> bool:
+        return True
+
+    alike = {"__eq__": agree, "__hash__": lambda self: 1, "__sub__": lambda self, other: self}
+    Anything = type("Anything", (int,), alike)
+    Text = type("Text", (str,), alike)
+    Items = type("Items", (list,), {**alike, "__len__": lambda self: 0})
+    assert check("ex01", lambda *a: Anything(5)).status is Status.WRONG
+    assert check("ex17", lambda *a: (Anything(5), Anything(5))).status is Status.WRONG
+    assert check("ex23", lambda *a: (Text("ship"), Anything(1))).status is Status.WRONG
+    assert check("ex20", lambda *a: Items([1])).status is Status.WRONG
+    assert ex06(lambda *a: Anything(right(*a))).passed
+
+
 def test_answers_that_are_hard_to_look_at_are_told_all_the_same() -> None:
     class Odd:
         dtype = shape = 1
