@@ -42,8 +42,9 @@ def command(
 ) -> None:
     """Check your answer to an exercise; show the smallest case that it gets wrong.
 
-    The file runs in a process of its own, which is ended after a minute. Exit code 0: it passed;
-    1: it did not; 2: it could not be tried.
+    The file runs in a process of its own, which is ended after a minute, and
+    sooner when it wants too much memory. Exit code 0: it passed; 1: it did not; 2: it could not be
+    tried (no such file or function, or the file itself does not run).
     """
     try:
         if list_:
@@ -83,9 +84,14 @@ def _check(exercise: Exercise, file: str, picture: Path | None) -> int:
     if picture is not None and outcome.picture:
         from kdalab.viz.svg import standalone
 
-        picture.write_text(standalone(outcome.picture), encoding="utf-8")
-        typer.echo(f"  picture: {picture}")
-    return 0 if outcome.passed else 2 if outcome.status is Status.SKIPPED or not outcome.tried else 1
+        try:
+            picture.write_text(standalone(outcome.picture), encoding="utf-8")
+            typer.echo(f"  picture: {picture}")
+        except OSError as error:  # the answer was checked: that is what the exit code says
+            typer.echo(f"kdalab: no picture: {_unwritable(picture, error)}", err=True)
+    return (
+        0 if outcome.passed else 2 if outcome.status is Status.SKIPPED or not outcome.tried else 1
+    )
 
 
 def _number(word: str | None) -> int:
@@ -105,7 +111,14 @@ def _give_stub(exercise: Exercise, file: str | None) -> None:
             out.write(exercise.stub)
     except FileExistsError:
         raise KdalabError(f"{file} is there already; give another name, or delete it") from None
+    except OSError as error:
+        raise KdalabError(_unwritable(file, error)) from None
     typer.echo(f"{file}: write the function, then `kdalab check {exercise.name} {file}`")
+
+
+def _unwritable(file: object, error: OSError) -> str:
+    why = (error.strerror or type(error).__name__).lower()
+    return f"{file} cannot be written ({why}); give a file in a folder that is there"
 
 
 def _print_list() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -71,6 +72,9 @@ def check_here(exercise: Exercise, answer: Any, *, random_seed: int | None = Non
     search = _Search(exercise, answer)
     fault = search.first_cases()
     if fault is not None and fault.status is Status.UNSOLVED:
+        if fault.got is None and exercise.adapt is None and _does_something(answer):
+            forgot = "it returned None: did you forget `return`?"
+            return _outcome(exercise, replace(fault, difference=forgot), 0)
         return Outcome(exercise.name, exercise.title, Status.UNSOLVED)
     fault = fault or search.random_cases(random_seed) or search.larger_cases()
     if fault is None:
@@ -94,12 +98,13 @@ class _Search:
         wrong = _cannot_be_called(self.answer, cases[0])
         if wrong:
             return Fault(Status.RAISED, cases[0], self.exercise.expected(**cases[0]), None, wrong)
-        fault = None
+        first = None
         for case in cases:
             fault = try_case(self.exercise, self.answer, case)
             if fault is None or fault.status is not Status.UNSOLVED:
                 return fault if fault and fault.status is Status.TOO_LONG else None
-        return fault
+            first = first or fault
+        return first
 
     def random_cases(self, random_seed: int | None) -> Fault | None:
         """Look for a case that fails, and make it smaller."""
@@ -175,6 +180,15 @@ def _cannot_be_called(answer: Callable[..., Any], case: Given) -> str:
     except TypeError:
         return f"it is called with ({', '.join(case)}), and yours takes {signature}"
     return ""
+
+
+def _empty() -> None: ...
+
+
+def _does_something(answer: Callable[..., Any]) -> bool:
+    """Has the function more in it than a docstring, ``pass`` or ``return None``?"""
+    code = getattr(answer, "__code__", None)
+    return code is not None and len(code.co_code) > len(_empty.__code__.co_code)
 
 
 def _outcome(exercise: Exercise, fault: Fault, cases: int) -> Outcome:

@@ -17,12 +17,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 from kdalab.errors import KdalabError, shown
 from kdalab.exercises.catalog import find
 from kdalab.exercises.checking import TIME_LIMIT_S, check_here
 from kdalab.exercises.exercise import Exercise
+from kdalab.exercises.limits import forbid_forks, limit_memory
 from kdalab.exercises.one_case import told
 from kdalab.exercises.outcome import Outcome, Status
 
@@ -48,10 +49,7 @@ def check_file(
         KdalabError: an unknown exercise, or no such Python file.
     """
     exercise = find(name)
-    if file.suffix != ".py" or not file.is_file():
-        raise KdalabError(
-            f"{shown(str(file), 200)} is no Python file; give a file that ends in .py"
-        )
+    _require_file(exercise, file)
     if lacking := exercise.missing():
         return Outcome(exercise.name, exercise.title, Status.SKIPPED, difference=lacking)
     with tempfile.TemporaryDirectory(prefix="kdalab-check-") as folder:
@@ -63,24 +61,24 @@ def check_file(
             exercise.name,
             str(file.resolve()),
         ]
-        process = subprocess.Popen(
-            [*command, function or exercise.function, str(result)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(exercise.environment or {})},
-            start_new_session=True,
-        )
-        try:
-            said, _ = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            late = f"ended after {limit_s:g} seconds: does a loop ever end?"
-            return Outcome(exercise.name, exercise.title, Status.TOO_LONG, difference=late)
-        except BaseException:
-            _end(process)
-            raise
-        printed = "\n".join(said.decode("utf-8", "replace").splitlines()[-12:])
+        # A file and no pipe: a process that the answer leaves behind would hold a pipe open.
+        with open(Path(folder) / "said", "w+b") as said:
+            process = subprocess.Popen(
+                [*command, function or exercise.function, str(result)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(exercise.environment or {})},
+                start_new_session=True,
+            )
+            try:
+                process.wait(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                late = f"ended after {limit_s:g} seconds: does a loop ever end?"
+                return Outcome(exercise.name, exercise.title, Status.TOO_LONG, difference=late)
+            finally:
+                _end(process)
+            printed = _last_lines(said)
         if not result.is_file():
             gone = f"the process ended with code {process.returncode} before the check was done"
             return Outcome(
@@ -90,6 +88,19 @@ def check_file(
     if outcome.passed or not printed:
         return outcome
     return replace(outcome, printed=printed)
+
+
+def _require_file(exercise: Exercise, file: Path) -> None:
+    name = shown(str(file), 200)
+    if file.is_dir():
+        raise KdalabError(f"{name} is a folder; give the Python file in it")
+    if not file.exists():
+        raise KdalabError(
+            f"there is no file {name}; give your own, or let "
+            f"`kdalab check {exercise.name} --stub FILE` write one to start from"
+        )
+    if file.suffix != ".py" or not file.is_file():
+        raise KdalabError(f"{name} is no Python file; give a file that ends in .py")
 
 
 def check_source(exercise: Exercise, answer: Any) -> Outcome:
@@ -129,26 +140,36 @@ def load(file: Path) -> ModuleType:
 
 
 def _checked(exercise: Exercise, file: Path, function: str) -> Outcome:
+    def untried(said: str) -> Outcome:
+        return Outcome(exercise.name, exercise.title, Status.RAISED, difference=said, tried=False)
+
     try:
         module = load(file)
-    except (Exception, SystemExit) as error:
-        said = f"the file does not run: {told(error)}"
-        return Outcome(exercise.name, exercise.title, Status.RAISED, difference=said)
+    except BaseException as error:  # a KeyboardInterrupt is the file's own: no terminal is here
+        return untried(f"the file does not run: {told(error)}")
     answer = getattr(module, function, None)
     if answer is None:
         there = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         said = f"no {function} in {file.name}; it has {', '.join(there) or 'no function'}"
-        return Outcome(exercise.name, exercise.title, Status.RAISED, difference=said)
+        return untried(said)
     try:
         return check_here(exercise, answer)
     except KdalabError as error:
-        return Outcome(exercise.name, exercise.title, Status.RAISED, difference=str(error))
+        return untried(str(error))
+    except BaseException as error:  # likewise
+        return Outcome(exercise.name, exercise.title, Status.RAISED, difference=told(error))
+
+
+def _last_lines(said: BinaryIO, lines: int = 12, most: int = 20_000) -> str:
+    """The end of what an answer printed."""
+    said.seek(max(0, said.seek(0, os.SEEK_END) - most))
+    return "\n".join(said.read().decode("utf-8", "replace").splitlines()[-lines:])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process and whatever it has started."""
     if hasattr(os, "killpg"):
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.wait()
@@ -157,6 +178,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main(argv: list[str]) -> None:
     """NAME FILE FUNCTION RESULT."""
     name, file, function, result = argv
+    limit_memory()
+    forbid_forks()
     outcome = _checked(find(name), Path(file), function)
     Path(result).write_text(outcome.to_json(), encoding="utf-8")
 

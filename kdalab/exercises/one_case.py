@@ -11,7 +11,7 @@ from typing import Any
 from kdalab.errors import shown
 from kdalab.exercises.compare import first_difference, plain, same
 from kdalab.exercises.exercise import Exercise, Given
-from kdalab.exercises.limits import TookTooLong, time_limit
+from kdalab.exercises.limits import TookTooLong, memory_words, time_limit
 from kdalab.exercises.outcome import Status
 
 CALL_LIMIT_S = 5.0
@@ -70,12 +70,29 @@ def try_case(exercise: Exercise, answer: Callable[..., Any], given: Given) -> Fa
 def told(error: BaseException) -> str:
     """An error of the reader's code: its type, its words, and the line."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if "kdalab/exercises/one_case" not in f.filename.replace("\\", "/")]
-    where = ""
+    theirs = [f for f in frames if not _of_the_checker(f.filename)]
+    if isinstance(error, SyntaxError) and error.lineno:  # it has no frame of its own
+        line = (error.text or "").strip()
+        where = f" (line {error.lineno}{': ' if line else ''}{line})"
+        return f"{type(error).__name__}: {error.msg}{where}"
+    if isinstance(error, MemoryError) and not str(error):
+        return f"MemoryError: {memory_words()}{_line_of(theirs)}"
+    return f"{type(error).__name__}: {shown(str(error), 200)[1:-1]}{_line_of(theirs)}"
+
+
+def _line_of(theirs: list[traceback.FrameSummary]) -> str:
     if theirs:
         last = theirs[-1]
-        where = f" (line {last.lineno}: {last.line})" if last.line else f" (line {last.lineno})"
-    return f"{type(error).__name__}: {shown(str(error), 200)[1:-1]}{where}"
+        return f" (line {last.lineno}: {last.line})" if last.line else f" (line {last.lineno})"
+    return ""
+
+
+def _of_the_checker(file: str) -> bool:
+    path = file.replace("\\", "/")
+    here = ("one_case", "child", "checking", "limits", "process")
+    return path.startswith("<frozen importlib") or any(
+        path.endswith(f"kdalab/exercises/{name}.py") for name in here
+    )
 
 
 def value_text(value: Any, most: int = 600) -> str:

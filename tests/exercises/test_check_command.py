@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -46,6 +50,7 @@ def test_the_stub_is_written_once_and_is_not_solved(tmp_path: Path) -> None:
     result = kdalab("ex06", file)
     assert result.exit_code == 1
     assert "not solved yet" in result.output
+    assert "`kdalab check ex06 --hint` helps" in result.output
 
 
 def test_an_endless_file_is_ended(tmp_path: Path) -> None:
@@ -65,6 +70,9 @@ def test_an_endless_file_is_ended(tmp_path: Path) -> None:
         ("import os\nos._exit(3)\n", "ended with code 3"),
         ("def other():\n    pass\n", "no equal_tokens in mine.py; it has other"),
         ("equal_tokens = 5\n", "is no function"),
+        ("\n\ndef equal_tokens(:\n    pass\n", "(line 3: def equal_tokens(:)"),
+        ("import nothing_of_this_name\n", "(line 1: import nothing_of_this_name)"),
+        ("raise KeyboardInterrupt\n", "KeyboardInterrupt"),
     ],
 )
 def test_a_file_that_cannot_be_checked_says_why(tmp_path: Path, source: str, told: str) -> None:
@@ -73,6 +81,69 @@ def test_a_file_that_cannot_be_checked_says_why(tmp_path: Path, source: str, tol
     outcome = check_file("ex01", file)
     assert outcome.status is Status.RAISED
     assert told in outcome.difference
+    assert outcome.tried == ("ended with" in told)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import os; os.fork(); return 1", "one process"),
+        ("return len(bytearray(6 * 2**30))", "more memory than 4 GiB"),
+        ("n = a // b", "did you forget `return`?"),
+    ],
+)
+def test_an_answer_that_goes_too_far_is_told_in_words(tmp_path: Path, body: str, told: str) -> None:
+    if "GiB" in told and not sys.platform.startswith("linux"):
+        pytest.skip("memory is limited on Linux only")
+    file = tmp_path / "mine.py"
+    file.write_text(f"def equal_tokens(a, b):\n    {body}\n")
+    result = kdalab("ex01", file)
+    assert result.exit_code == 1, result.output
+    assert told in result.output
+    assert "Traceback" not in result.output
+    assert "not solved yet" not in result.output
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="this platform has no process groups")
+def test_a_process_that_an_answer_leaves_behind_is_ended_and_not_waited_for(tmp_path: Path) -> None:
+    file, number = tmp_path / "mine.py", tmp_path / "pid"
+    file.write_text(
+        "import subprocess\n"
+        "left = subprocess.Popen(['sleep', '60'])\n"
+        f"open({str(number)!r}, 'w').write(str(left.pid))\n" + EXERCISES["ex01"].solution
+    )
+    began = time.monotonic()
+    assert check_file("ex01", file).passed
+    assert time.monotonic() - began < 30
+    state = Path(f"/proc/{number.read_text()}/stat")
+    alive = True
+    while alive and time.monotonic() - began < 30:
+        with suppress(OSError):
+            alive = state.exists() and state.read_text().split()[2] != "Z"
+    assert not alive
+
+
+def test_a_place_that_cannot_be_written_is_told_and_keeps_the_exit_code(tmp_path: Path) -> None:
+    file, nowhere = tmp_path / "mine.py", tmp_path / "no" / "case.svg"
+    file.write_text("def equal_tokens(a, b):\n    return 0\n")
+    result = kdalab("ex01", file, "--picture", nowhere)
+    assert result.exit_code == 1, result.output
+    assert "cannot be written (no such file or directory)" in result.output
+    assert "not right yet" in result.output
+    stub = kdalab("ex01", tmp_path / "no" / "mine.py", "--stub")
+    assert stub.exit_code == 2
+    assert "kdalab: " in stub.output
+    assert "Errno" not in stub.output + result.output
+
+
+def test_files_that_do_not_run_leave_with_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    for source in ("def equal_tokens(:", "import nothing_of_this_name", "def other():\n    pass\n"):
+        file.write_text(source)
+        assert kdalab("ex01", file).exit_code == 2, source
+    assert "is a folder" in kdalab("ex01", tmp_path).output
+    assert "there is no file" in kdalab("ex01", tmp_path / "no.py").output
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
