@@ -139,6 +139,11 @@ def verdict_html(place: Place, lang: str, chosen: str) -> str:
     )
 
 
+def choose_first_html(lang: str) -> str:
+    """In the verdict's place, when nothing was chosen."""
+    return f'<p class="kd-bad" aria-live="polite">{esc(t(lang, "tour.choose-first"))}</p>'
+
+
 def picture_html(place: Place, lang: str) -> str:
     """The page's own picture: what poses the question, and after the prediction what answers it."""
     if place.done:
@@ -149,7 +154,7 @@ def picture_html(place: Place, lang: str) -> str:
     head = t(lang, f"tour.picture-{which}", page=x.lesson.title(lang))
     return (
         f'<p class="kd-note kd-tour-from"><b>{esc(head)}</b> {esc(x.film.sentence(step, lang))}</p>'
-        f"{x.film.picture(step, lang)}"
+        f"{x.picture(place.answer is not None, lang)}"
     )
 
 

@@ -11,9 +11,14 @@ import numpy as np
 
 from demos._film import Film
 from demos._lesson import Lesson
+from kdalab.lessons import PAIRS
+from kdalab.lessons.both import pair_on_caches
 from kdalab.units import format_bytes
 
 Values = dict[str, Any]
+
+_SPARSE = "15k-every-10k"
+"""The pair that shares as many tokens as the stop on partial hits, with few states."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Stop:
         after: the film's step that answers it.
         before: the step that poses it.
         given: settings of that page.
+        pose: film, step and language to the picture that poses it, where the page's own says more.
     """
 
     name: str
@@ -39,6 +45,7 @@ class Stop:
     after: Callable[[Any], int]
     before: Callable[[Any], int]
     given: Mapping[str, Any] = field(default_factory=dict)
+    pose: Callable[[Any, int, str], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,12 @@ class Told:
     right: str
     before: int
     after: int
+
+    def picture(self, answered: bool, lang: str) -> str:
+        """What answers the question, or what poses it and does not give the answer away."""
+        if not answered and self.stop.pose is not None:
+            return self.stop.pose(self.film, self.before, lang)
+        return self.film.picture(self.after if answered else self.before, lang)
 
     def link(self, step: int, lang: str) -> str:
         """Address of the page at this stop's settings and step."""
@@ -167,10 +180,12 @@ def _unified(film: Any) -> Values:
 
 def _partial(film: Any) -> Values:
     data = film.data()
+    # Both caches run it, and replay the same.
+    sparse = pair_on_caches(PAIRS[_SPARSE]).block.replayed_tokens
     return {
         "shared": data["shared"], "block": data["sizes"]["scheduler"], "restore": data["restore"],
         "replay": data["shared"] - data["restore"], "sparse": 10_000,
-        "sparse_replay": data["shared"] % 10_000,
+        "sparse_replay": sparse, "scenario": _SPARSE,
     }  # fmt: skip
 
 
@@ -228,7 +243,8 @@ STOPS: tuple[Stop, ...] = (
     Stop("density", "density", ("denser", "same", "sparser"), _density,
          lambda v: "same" if v["free"] == v["tight"] else
          "denser" if v["free"] < v["tight"] else "sparser",
-         after=lambda f: f.last, before=lambda f: 0),
+         after=lambda f: f.last, before=lambda f: 0,
+         given={"memory": "unlimited", "interval": 512}),
     Stop("cow", "sharing", ("fine", "refuse", "poison"), _cow,
          lambda v: "poison" if v["wrong"] else "fine",
          after=lambda f: f.opening, before=lambda f: f.first_of("Admitted", request="B"),
@@ -249,7 +265,8 @@ STOPS: tuple[Stop, ...] = (
     Stop("retention", "retention", ("oldest", "least", "newest"), _retention,
          lambda v: "oldest" if v["goes"] == v["oldest"] else
          "newest" if v["goes"] == v["newest"] else "least",
-         after=lambda f: f.opening, before=lambda f: f.opening - 1),
+         after=lambda f: f.opening, before=lambda f: f.opening - 1,
+         pose=lambda f, step, lang: f.tree(step, lang)),
     Stop("transfer", "transfer", ("kv", "both", "all"), _transfer,
          lambda v: "both" if v["bytes"] and v["rest"] != v["all"] else
          "all" if v["bytes"] else "kv",

@@ -72,6 +72,12 @@ class RetentionFilm(Film):
         return _TONES.get(self.run.acts[step].kind, "plain")
 
     def picture(self, step: int, lang: str) -> str:
+        made, choice = step in self.run.chosen and step > 0, self._choice(step)
+        bars = "" if choice is None else self._bars(step, lang, choice, made)
+        return f'<div class="kd-scroll">{self.tree(step, lang)}{bars}</div>'
+
+    def tree(self, step: int, lang: str) -> str:
+        """The picture without the scores."""
         act, run, choice = self.run.acts[step], self.run, self._choice(step)
         axis = TokenAxis.for_tokens(max(len(x) for x in run.texts.values()))
         page, page_bytes, state_bytes = TREE_BYTES
@@ -79,31 +85,31 @@ class RetentionFilm(Film):
         made = step in run.chosen and step > 0
         view = run.acts[step - 1].view if made else act.view
         marks = (f"node:{choice.goes}",) if made and choice is not None else act.highlight
-        tree = tree_svg(
+        drawn = tree_svg(
             view, run.texts, axis, page_tokens=page, page_bytes=page_bytes,
             state_bytes=state_bytes, spacing=64, highlight=marks, owners=run.owners,
         )  # fmt: skip
-        bars = ""
-        if choice is not None:
-            rows = [
-                ScoreBar(
-                    t(lang, "retention.node", node=c.node, start=c.start, end=c.end),
-                    c.recency, self.alpha * c.efficiency,
-                    t(lang, "retention.goes" if c.node == choice.goes else "retention.stays",
-                      total=f"{c.total:.2f}"),
-                    c.node == choice.goes,
-                )
-                for c in choice.candidates
-            ]  # fmt: skip
-            names = (
-                t(lang, "retention.recency"),
-                t(lang, "retention.saving", alpha=f"{self.alpha:g}"),
+        return say_html(lang, drawn)
+
+    def _bars(self, step: int, lang: str, choice: Evicting, made: bool) -> str:
+        rows = [
+            ScoreBar(
+                t(lang, "retention.node", node=c.node, start=c.start, end=c.end),
+                c.recency, self.alpha * c.efficiency,
+                t(lang, "retention.goes" if c.node == choice.goes else "retention.stays",
+                  total=f"{c.total:.2f}"),
+                c.node == choice.goes,
             )
-            bars = score_bars_svg(
-                rows, top=1 + self.alpha, names=names, label=self.sentence(step, lang),
-                heading=t(lang, "retention.now" if made else "retention.next"),
-            )  # fmt: skip
-        return f'<div class="kd-scroll">{say_html(lang, tree)}{bars}</div>'
+            for c in choice.candidates
+        ]  # fmt: skip
+        names = (
+            t(lang, "retention.recency"),
+            t(lang, "retention.saving", alpha=f"{self.alpha:g}"),
+        )
+        return score_bars_svg(
+            rows, top=1 + self.alpha, names=names, label=self.sentence(step, lang),
+            heading=t(lang, "retention.now" if made else "retention.next"),
+        )  # fmt: skip
 
     def why(self, step: int, lang: str) -> str:
         choice = self._choice(step)

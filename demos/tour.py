@@ -91,7 +91,12 @@ def build(page: gr.Blocks | None = None) -> gr.Blocks:
     again.click(lambda said: shown(Place(), said), spoken, frame, **_QUIET)
 
     def answer(now: Place, said: tuple[str, str], option: str | None) -> tuple[Any, ...]:
-        return shown(now if option is None else guard(now.answered, option), said)
+        if option is not None:
+            return shown(guard(now.answered, option), said)
+        asking = list(shown(now, said))
+        if now.answer is None and not now.done:
+            asking[frame.index(verdict)] = show.choose_first_html(said[0])
+        return tuple(asking)
 
     check.click(answer, [place, spoken, radio], frame, **_QUIET)
 

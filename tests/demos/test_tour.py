@@ -19,6 +19,7 @@ from demos._tour_parts import Place, read_place
 from demos._tour_stops import STOPS, tell, told
 from demos.tour import questions
 from kdalab.errors import KdalabError
+from kdalab.lessons import PAIRS
 from kdalab.words import LANGUAGES
 
 every_stop = pytest.mark.parametrize("number", range(len(STOPS)), ids=[s.name for s in STOPS])
@@ -45,6 +46,9 @@ def test_the_numbers_of_the_answers_are_those_of_the_runs():
     assert values["partial"]["restore"] == 15_000 // 8192 * 8192
     assert values["partial"]["replay"] == 15_000 - 8192
     assert values["partial"]["sparse_replay"] == 15_000 - 10_000
+    pair = PAIRS[values["partial"]["scenario"]]
+    assert pair.prompts[1].shared == values["partial"]["shared"]
+    assert pair.checkpoints == f"every:{values['partial']['sparse']}"
     shares = {p["interval"]: p["hit_share"] for p in _film("density").data()["tight"]}
     assert shares[values["density"]["tight"]] == max(shares.values())
     assert values["state"]["exact"] == 1  # with cosines of 0.5 only the last write is untouched
@@ -96,8 +100,7 @@ def test_every_stop_speaks_with_a_picture_of_its_page(number, lang):
         script = {"en": "[a-z]", "zh": "[一-鿿]", "ko": "[가-힣]"}[lang]
         assert re.search(script, said)
         assert "{" not in said
-        step = x.before if answer == "-" else x.after
-        assert x.film.picture(step, lang) in show.picture_html(place, lang)
+        assert x.picture(answer != "-", lang) in show.picture_html(place, lang)
         if answer == "-":  # the question may not give the answer away
             assert show.say(lang, x, "told") not in said
         else:
@@ -186,3 +189,29 @@ def test_the_api_gives_every_question_in_a_language():
     json.dumps(found)
     with pytest.raises(gr.Error, match="use one of"):
         questions("xx")
+
+
+def test_the_picture_of_a_question_shows_no_scores_and_that_of_the_answer_does():
+    x = next(x for x in told() if x.stop.name == "retention")
+    posed, answered = (x.picture(answered, "en") for answered in (False, True))
+    assert x.values["score"] in answered
+    assert x.values["score"] not in posed
+    assert t("en", "retention.recency") not in posed
+    assert "<svg" in posed
+
+
+def test_the_answer_on_density_is_shown_as_it_was_asked_without_a_budget():
+    x = next(x for x in told() if x.stop.name == "density")
+    shown = x.lesson.settings(dict(x.stop.given))
+    assert shown["memory"] == "unlimited"
+    assert shown["interval"] == x.values["free"]
+    assert f"{x.values['free_share']}%" in x.film.sentence(x.after, "en")
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_longest_option_is_not_the_right_one_as_a_rule(lang):
+    longest = 0
+    for number, x in enumerate(told()):
+        texts = {option: len(text) for text, option in show.choices(Place(number), lang)}
+        longest += texts[x.right] == max(texts.values())
+    assert longest <= len(STOPS) // 2

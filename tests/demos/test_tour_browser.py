@@ -73,6 +73,14 @@ def test_a_link_opens_the_same_place_and_leads_into_a_page(browser, hub):
         )
 
 
+def test_checking_without_a_choice_asks_for_one(browser, hub):
+    with opened(browser, f"{hub}/tour") as page:
+        page.click("#kd-check")
+        page.get_by_text("Choose one of the answers first.").wait_for()
+        assert page.locator("#kd-check").is_visible()
+        predict(page, 1)
+
+
 def test_a_wrong_link_is_explained(browser, hub):
     with opened(browser, f"{hub}/tour?answers=xyz") as page:
         page.get_by_text("give 11 signs").wait_for()
