@@ -108,7 +108,8 @@ def step_bar_html(
             f'style="left:{100 * index / last:.2f}%" title="{esc(name)}" '
             f'aria-label="{esc(name)}">{glyph}</button>'
         )
-    many = " many" if len(steps) > 14 else ""  # a narrow screen gives them several lines
+    dense = " dense" if len(steps) > 40 else ""
+    many = f" many{dense}" if len(steps) > 14 else ""  # a narrow screen gives them several lines
     return (
         f'<div class="kd-bar" data-query="{esc(query)}">'
         f'<input type="range" min="0" max="{len(steps) - 1}" value="{step}" step="1" '
