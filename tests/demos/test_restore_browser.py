@@ -36,12 +36,12 @@ def opened(browser, url, size=WIDE, **options):
 
 
 def step_of(page):
-    return int(re.search(r"step (\d+)", page.inner_text(".count")).group(1))
+    return int(re.search(r"step (\d+)", page.inner_text(".count")).group(1)) - 1
 
 
 def wait_for_step(page, step):
     page.wait_for_function(
-        "n => document.querySelector('.count')?.innerText.startsWith(`step ${n} of`)", arg=step
+        "n => document.querySelector('.count')?.innerText.startsWith(`step ${n + 1} of`)", arg=step
     )
 
 
