@@ -61,7 +61,8 @@ def build_app() -> typer.Typer:
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
-            app.command(name)(module.command)
+            settings = getattr(module, "CONTEXT_SETTINGS", None)
+            app.command(name, context_settings=settings)(module.command)
     return app
 
 

@@ -15,6 +15,9 @@ from kdalab.resources import load_script, plot_script_names
 from kdalab.viz.export import FORMATS, browser_session
 from kdalab.words import LANGUAGES
 
+CONTEXT_SETTINGS = {"ignore_unknown_options": True}
+"""What is no option here goes to the figure, so ``--`` may be left out."""
+
 
 def command(
     name: Annotated[
@@ -23,7 +26,7 @@ def command(
     options: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Options of the figure's own, after two dashes: -- --models kimi-k3.",
+            help="Options of the figure's own: --models kimi-k3. See them with -- --help.",
             show_default=False,
         ),
     ] = None,
@@ -49,6 +52,12 @@ def command(
             raise KdalabError(f"unknown language {lang!r}; use one of {', '.join(LANGUAGES)}")
         if format is not None and format not in FORMATS:
             raise KdalabError(f"unknown figure format {format!r}; use one of {', '.join(FORMATS)}")
+        suffix = out.suffix.lstrip(".").lower()
+        if suffix.isalnum() and not out.is_dir() and suffix not in FORMATS:
+            raise KdalabError(
+                f"--out {out} ends in .{suffix}, which is no figure format; use one of "
+                f"{', '.join(FORMATS)}, or a folder whose name has no ending"
+            )
         if every and out.suffix.lstrip(".") in FORMATS:
             raise KdalabError(f"--all writes several files, so --out must be a folder, not {out}")
         kind = format or (out.suffix.lstrip(".") if out.suffix.lstrip(".") in FORMATS else "html")

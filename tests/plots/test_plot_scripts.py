@@ -161,12 +161,35 @@ def test_cli_draws_in_one_browser_session_without_noise(tmp_path):
         (["state_vs_kv", "--all"], "leave out"),
         (["state_vs_kv", "--format", "bmp"], "html, svg, png, pdf, json"),
         (["--all", "--out", "x.svg"], "must be a folder"),
+        (["state_vs_kv", "--out", "x.gif"], ".gif, which is no figure format; use one of html"),
     ],
 )
 def test_cli_refuses_and_says_why(argv, message):
     done = runner.invoke(app, argv)
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
+
+
+def test_an_unknown_ending_makes_no_folder(tmp_path):
+    done = runner.invoke(app, ["state_vs_kv", "--out", str(tmp_path / "a.gif")])
+    assert done.exit_code == 2
+    assert not (tmp_path / "a.gif").exists()
+
+
+def test_a_figures_own_options_need_no_dashes_and_a_strange_trace_is_told(tmp_path):
+    from kdalab.cli.main import build_app
+
+    out = tmp_path / "figure.json"
+    words = ["plot", "state_vs_kv", "--models", "tiny", "--out", str(out)]
+    done = runner.invoke(build_app(), words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(out.read_text())["layout"]["meta"]["table"]["rows"][0][0] == "tiny"
+    strange = tmp_path / "strange.txt"
+    strange.write_text("nothing that anybody reads\n")
+    done = runner.invoke(build_app(), ["plot", "radix_tree", "--trace", str(strange)])
+    assert done.exit_code == 2
+    assert "name it with --format" not in done.output
+    assert "`kdalab lab` takes --format" in " ".join(done.output.split())
 
 
 def test_bundled_folder_comes_before_the_checkout(tmp_path, monkeypatch):

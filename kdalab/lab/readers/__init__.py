@@ -68,8 +68,8 @@ def sniff(path: Path) -> type[Reader]:
         raise KdalabError(f"{path} is empty; give a trace with at least one request")
     known = "; ".join(f"{r.format}: {r.title}" for r in READERS.values())
     raise KdalabError(
-        f"{path} begins {head.header[:60]!r} and has no format known here; name it "
-        f"with --format ({known})"
+        f"{path} begins {head.header[:60]!r} and has no format known here; known "
+        f"are ({known}); where it is one of them all the same, `kdalab lab` takes --format"
     )
 
 
