@@ -39,6 +39,7 @@ class Exercise:
             with ``expected``, where several answers are right.
         tolerance: floating-point numbers may differ by this times max(1, |expected|).
         examples: random cases to try.
+        parts: names of what a tuple returns, for messages: "S" in place of "[1]".
         larger: fixed cases that are tried once all random ones were right; they are not made
             smaller.
         adapt: makes a function out of what the reader has written, where that is something else.
@@ -59,6 +60,7 @@ class Exercise:
     judge: Callable[[Given, Any, Any], str | None] | None = field(default=None, repr=False)
     tolerance: float = 0.0
     examples: int = 120
+    parts: tuple[str, ...] = ()
     larger: Callable[[], Sequence[Given]] = field(default=tuple, repr=False)
     adapt: Callable[[Any], Callable[..., Any]] | None = field(default=None, repr=False)
     environment: dict[str, str] | None = None
@@ -84,6 +86,7 @@ class Exercise:
         """Name, title and statement."""
         return (
             f"{self.name}: {self.title} (level {self.level})\n\n{inspect.cleandoc(self.statement)}"
+            "\n\nLeave the arguments as they are: sort or change a copy."
         )
 
     def hint(self, number: int) -> str:

@@ -61,10 +61,17 @@ def try_case(exercise: Exercise, answer: Callable[..., Any], given: Given) -> Fa
         if exercise.judge is not None:
             wrong = exercise.judge(given, expected, got)
         else:
-            wrong = first_difference(expected, got, exercise.tolerance)
+            wrong = _named(first_difference(expected, got, exercise.tolerance), exercise.parts)
     except Exception as error:  # an answer of a kind that nobody thought of
         wrong = f"expected the form of {shown(expected)}: {told(error)}"
     return None if wrong is None else Fault(Status.WRONG, given, expected, got, wrong)
+
+
+def _named(wrong: str | None, parts: tuple[str, ...]) -> str | None:
+    for i, part in enumerate(parts):
+        if wrong is not None and wrong.startswith(f"at [{i}]"):
+            return f"{part}{wrong.removeprefix(f'at [{i}]')}"
+    return wrong
 
 
 def told(error: BaseException) -> str:

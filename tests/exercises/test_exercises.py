@@ -101,6 +101,16 @@ def test_the_smallest_case_is_small() -> None:
     assert said.difference == "expected 0, you return 2"
 
 
+def test_messages_name_what_differs() -> None:
+    said = check("ex03", mutated("ex03", *MUTANTS["ex03"]["adds without a difference"]))
+    assert said.difference.startswith(("S: ", "o: ")), said.difference
+
+
+def test_one_node_shows_a_fault_that_one_node_has() -> None:
+    said = check("ex08", mutated("ex08", *MUTANTS["ex08"]["nothing left to compute"]))
+    assert said.call.count("PathNode(") == 1, said.call
+
+
 def test_returning_none_is_unsolved_only_if_nothing_is_answered() -> None:
     assert ex06(lambda *a: None).status is Status.UNSOLVED
     said = ex06(lambda *a: right(*a) or None)

@@ -37,15 +37,19 @@ def expected(checkpoint_bytes: int, latent_bytes_per_token: int) -> int:
     return low
 
 
+def _tokens(n: int) -> str:
+    return f"{n:,} token{'' if n == 1 else 's'}"
+
+
 def picture(given: Given, expected: int, got: Any) -> Picture:
     """The checkpoint, and both numbers of tokens, in bytes."""
     token = given["latent_bytes_per_token"]
     bars = [
         ("one checkpoint", given["checkpoint_bytes"]),
-        (f"{expected:,} tokens", expected * token),
+        (_tokens(expected), expected * token),
     ]
     if isinstance(got, int):
-        bars.append((f"yours: {got:,} tokens", got * token))
+        bars.append((f"yours: {_tokens(got)}", got * token))
     return number_rows("bytes", *bars)
 
 

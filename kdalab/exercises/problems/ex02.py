@@ -38,7 +38,16 @@ def picture(given: Given, expected: int, got: Any) -> Picture:
     """The prompt with its checkpoints."""
     n = given["n_tokens"]
     cells = (Cell(0, n, "kv", f"latent KV, tokens: {n}"),) if n else ()
-    return Rows((Row("prompt", cells, boundaries(n, given["interval"])),))
+    at = boundaries(n, given["interval"])
+    count = f"{len(at)} checkpoint{'' if len(at) == 1 else 's'}"
+    rows = [
+        Row("prompt", cells),
+        Row(count, states=at),
+        Row(f"expected: {expected:,} bytes"),
+    ]
+    if isinstance(got, int):
+        rows.append(Row(f"yours: {got:,} bytes"))
+    return Rows(tuple(rows))
 
 
 EXERCISE = Exercise(

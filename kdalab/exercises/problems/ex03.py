@@ -88,5 +88,6 @@ EXERCISE = Exercise(
     ),
     picture=picture,
     tolerance=1e-9,
+    parts=("o", "S"),
     examples=100,
 )

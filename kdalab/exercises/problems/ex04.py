@@ -69,5 +69,6 @@ EXERCISE = Exercise(
     ),
     picture=picture,
     tolerance=1e-9,
+    parts=("M", "b"),
     examples=100,
 )

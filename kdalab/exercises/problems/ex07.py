@@ -94,6 +94,9 @@ EXERCISE = Exercise(
         A new prompt agrees with the first `n` tokens of an edge and then parts. The edge is cut.
         Write `split_node(node, n)`, which returns `(upper, lower)`, two `Edge`s:
 
+        An `Edge` has `start` (tokens), `tokens`, `pages`, `state` (a slot, None for a tombstone),
+        `kv_lock`, `state_lock` and `children`.
+
         * tokens and pages are cut after `n` tokens (a whole number of pages), `start` is a position
           in the prompt;
         * the state summarises everything up to the *end* of the old edge;

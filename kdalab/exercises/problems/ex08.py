@@ -15,7 +15,8 @@ from kdalab.viz.answers import Cell, Flag, Picture, Row, Rows
 @st.composite
 def _cases(draw: st.DrawFn) -> Given:
     page = draw(st.sampled_from([1, 2, 4]))
-    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    n_nodes = draw(st.integers(1, 4))  # drawn apart: that fewer nodes are drawn is tried first
+    sizes = [draw(st.integers(1, 3)) for _ in range(n_nodes)]
     path, start = [], 0
     for i, pages in enumerate(sizes):
         tokens = pages * page

@@ -75,14 +75,14 @@ def expected(nodes: list[Held], pages_wanted: int, states_wanted: int) -> list[t
 
 
 def picture(given: Given, expected: Any, got: Any) -> Picture:
-    """The tree, an edge a row, and what goes."""
+    """The tree, an edge a row, and what goes. Locks are of KV / of the state."""
     nodes = {n.id: n for n in given["nodes"]}
     ends = {0: 0}
     rows = []
     for n in sorted(nodes.values(), key=lambda n: n.id):
         start = ends[n.parent]
         ends[n.id] = start + n.pages
-        name = f"{n.id} of {n.parent}, {n.kv_lock}/{n.state_lock}"
+        name = f"{n.id} under {n.parent or 'root'}, {n.kv_lock}/{n.state_lock}"
         cell = Cell(start, ends[n.id], "kv", f"KV {n.kv_used}")
         at = (ends[n.id],)
         rows.append(Row(name, (cell,), at if n.has_state else (), () if n.has_state else at))
@@ -90,6 +90,7 @@ def picture(given: Given, expected: Any, got: Any) -> Picture:
         if order is not None:
             cells = (Cell(i, i + 1, "free", f"{a} {b}") for i, (a, b) in enumerate(order))
             rows.append(Row(title, tuple(cells)))
+    rows.append(Row("node under parent, locks of KV/state; KV 1 was used longest ago"))
     return Rows(tuple(rows), "pages")
 
 
@@ -100,6 +101,11 @@ EXERCISE = Exercise(
     notebook="05_radix_tree",
     function="evict",
     statement="""
+        A `Held` is a node: `id`, its parent's id `parent` (0: the root, which is not listed),
+        `pages`, `has_state`, `kv_lock` and `state_lock` (how many read them), `kv_used` and
+        `state_used` (when they were last used: larger is later, no two are equal). A node's KV is
+        always used later than that of the nodes below it.
+
         Write `evict(nodes, pages_wanted, states_wanted)`: what the tree gives up, in order.
 
         1. While fewer than `pages_wanted` pages have been freed: the leaf (no child, `kv_lock`
