@@ -82,7 +82,7 @@ def picture(given: Given, expected: Any, got: Any) -> Picture:
     for n in sorted(nodes.values(), key=lambda n: n.id):
         start = ends[n.parent]
         ends[n.id] = start + n.pages
-        name = f"{n.id} under {n.parent or 'root'}, {n.kv_lock}/{n.state_lock}"
+        name = f"{n.id} under {n.parent or 'root'}, locks {n.kv_lock}/{n.state_lock}"
         cell = Cell(start, ends[n.id], "kv", f"KV {n.kv_used}")
         at = (ends[n.id],)
         rows.append(Row(name, (cell,), at if n.has_state else (), () if n.has_state else at))
@@ -90,8 +90,7 @@ def picture(given: Given, expected: Any, got: Any) -> Picture:
         if order is not None:
             cells = (Cell(i, i + 1, "free", f"{a} {b}") for i, (a, b) in enumerate(order))
             rows.append(Row(title, tuple(cells)))
-    rows.append(Row("node under parent, locks of KV/state; KV 1 was used longest ago"))
-    return Rows(tuple(rows), "pages")
+    return Rows(tuple(rows), "pages; locks of KV/state; KV 1 was used longest ago")
 
 
 EXERCISE = Exercise(
