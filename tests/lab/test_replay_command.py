@@ -79,7 +79,7 @@ def test_the_table_says_what_the_figures_assume_and_what_was_skipped(tmp_path: P
     assert "hits are whole blocks of 512 tokens" in shown
     assert "output tokens have no ids in this trace" in shown
     assert "4 lines skipped" in shown
-    assert "line 1: a list, not an object" in shown
+    assert "line 1: an array, not an object" in shown
     assert "line 22, field timestamp: is missing" in shown
     assert "line 24: null, not an object" in shown
     assert "line 25" not in shown  # only the first three

@@ -96,8 +96,8 @@ def test_a_long_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ("{not json", "line 2: not JSON"),
-        ("[1, 2]", "line 2: a list, not an object"),
-        ("NaN", "line 2: a float, not an object"),
+        ("[1, 2]", "line 2: an array, not an object"),
+        ("NaN", "line 2: a number, not an object"),
         ({**GOOD, "timestamp": "x"}, "line 2, field timestamp: must be milliseconds"),
         ({**GOOD, "timestamp": -1}, "line 2, field timestamp"),
         ({**GOOD, "timestamp": float("nan")}, "line 2, field timestamp"),
