@@ -143,8 +143,12 @@ def test_a_notebook_has_a_control_and_pictures_without_one(notebook: Notebook) -
 def test_a_notebook_asks_every_exercise_that_names_it() -> None:
     for path in NOTEBOOKS:
         named = [e.name for e in EXERCISES.values() if e.notebook == path.stem]
-        assert named, f"no exercise names {path.stem}"
-        assert [name for name, _, _ in asked(read(path))] == named, path.stem
+        here = [name for name, _, _ in asked(read(path))]
+        if named:
+            assert here == named, path.stem
+        else:  # it may ask again what an earlier one has asked
+            assert here, path.stem
+            assert all(EXERCISES[name].notebook < path.stem for name in here), path.stem
 
 
 def test_every_notebook_imports_and_names_the_hints_of_its_exercises() -> None:

@@ -123,8 +123,11 @@ def _for_a_page(message: str, file: Path) -> str:
     """A reader's message without what only a command line has: the file's place, and options."""
     message = message.replace(f"{file} begins ", f"{PASTED}, line 1, begins ")
     message = message.replace(str(file), PASTED)
-    message = message.replace("; name it with --format (", ". Formats known here: ")
-    message = message.removesuffix(")") if "Formats known here" in message else message
+    message = message.replace(
+        " and has no format known here; known are (",
+        " and has no format that is known. Formats known here: ",
+    )
+    message = message.split("); where it is one of them")[0]
     message = message.replace("; give it with --block-tokens", "; add block_size to its lines")
     return message.replace("; raise --max-bad-lines to skip more", "")
 
