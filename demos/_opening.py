@@ -35,11 +35,16 @@ def later(page: gr.Blocks, slug: str, draw: Draw, outputs: Sequence[Any], box: g
 
 
 def draw_all(page: gr.Blocks, first: str = "") -> None:
-    """Draw what waits, the page ``first`` before the others. Returns when all is drawn."""
+    """Draw what waits, the page ``first`` before the others.
+
+    Returns when all is drawn, or when the program ends.
+    """
     waiting = _waiting.pop(page, [])
     waiting.sort(key=lambda item: item[0] != first)
     shown = time.monotonic()
     for _, draw, outputs in waiting:
+        if not threading.main_thread().is_alive():
+            return
         for component, update in zip(outputs, draw(), strict=True):
             put(component, update)
         if time.monotonic() - shown > _UPDATE_S or draw is waiting[0][1]:
@@ -49,8 +54,12 @@ def draw_all(page: gr.Blocks, first: str = "") -> None:
 
 
 def start(page: gr.Blocks, first: str = "") -> threading.Thread:
-    """``draw_all`` in a thread that ends with the program."""
-    thread = threading.Thread(target=draw_all, args=(page, first), name="opening", daemon=True)
+    """``draw_all`` in a thread.
+
+    A program that ends waits for the page that is being drawn, and for no other: a thread that is
+    cut off inside torch takes the process down with it.
+    """
+    thread = threading.Thread(target=draw_all, args=(page, first), name="opening")
     thread.start()
     return thread
 

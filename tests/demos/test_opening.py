@@ -146,3 +146,22 @@ def test_the_server_forgets_the_least_recently_used_visit():
         assert "visit 5" in kept
     finally:
         app.close(verbose=False)
+
+
+def test_a_program_that_ends_draws_no_further_page(monkeypatch):
+    drawn = []
+    with gr.Blocks() as page:
+        box = _opening.drawn_box()
+        for slug in ("a", "b"):
+            _opening.later(page, slug, lambda slug=slug: drawn.append(slug) or [], [], box)
+
+    class Ended:
+        @staticmethod
+        def is_alive():
+            return False
+
+    monkeypatch.setattr(_opening.threading, "main_thread", Ended)
+    thread = _opening.start(page)
+    thread.join(10)
+    assert drawn == []
+    assert not thread.daemon  # cut off inside torch, it would take the process down with it
