@@ -141,7 +141,8 @@ def test_a_client_that_goes_takes_its_request_with_it(running: Stand) -> None:
     body = {"prompt": fresh(9, 250), "max_tokens": 900, "stream": True}
     url = f"{running.cluster.url}/v1/completions"
     with running.client.stream("POST", url, json=body) as answer:
-        next(answer.iter_raw())
+        pieces = answer.iter_raw()  # kept: an iterator that is dropped closes the connection
+        next(pieces)
         assert running.counts("decode")["live"] == 1
     assert_no_leak(running)
     # The same while nothing is streamed: the connection is cut while the prompt is prefilled.
