@@ -148,7 +148,10 @@ def _block_batch(
         block=block,
         unit=CELL,
         interval=chance.choice((None, 0, 4 * CELL)),
-        retention=chance.choice(("lru", "marconi:0.5", "marconi:2")),
+        # Marconi's ages count what is given back at once, and an engine, which has one more step at
+        # a request's end, gives back in two goes what a replay gives back in one. Under that order
+        # the two can choose otherwise, so this claim is about the queue.
+        retention="lru",
         layout=chance.choice(("padded", "packed")),
         chunk=512,
         memory=1,
