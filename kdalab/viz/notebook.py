@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from IPython.display import SVG
 
 _BOX = """
-.kd-box { background: var(--kd-bg); padding: 14px; max-width: 900px; }
+.kd-box { background: var(--kd-bg); padding: 14px; max-width: 900px; overflow-x: auto; }
 .kd-box .kd-table td:not(.num), .kd-box .kd-table th:not(.num) { text-align: left !important; }
-.kd-box .kd-table td { white-space: nowrap; }
+.kd-box .kd-table td { white-space: normal; overflow-wrap: anywhere; min-width: 4em; }
 .kd-box ul { margin: 10px 0 0 !important; padding: 0 !important; }
 """
 
