@@ -65,6 +65,12 @@ def bounds_command(
         list[str] | None,
         typer.Option(help="A placement to show beside the bounds; may repeat.", show_default=False),
     ] = None,
+    retention: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A retention to show beside LRU; may repeat. lru-path without.", show_default=False
+        ),
+    ] = None,
     steps: Annotated[
         int, typer.Option(min=1, max=100_000, help="Of the search for the bound.")
     ] = 200,
@@ -80,7 +86,7 @@ def bounds_command(
     as_json: o.JsonOpt = False,
 ) -> None:
     """What any policy could restore under a budget at most, and the best schedule found."""
-    from kdalab.lab.yardsticks import PLACEMENTS, yardsticks
+    from kdalab.lab.yardsticks import PLACEMENTS, RETENTIONS, yardsticks
     from kdalab.spec import resolve_model
     from kdalab.units import parse_bytes
 
@@ -90,7 +96,8 @@ def bounds_command(
             block=block_tokens, share=share, gap=gap, sort=sort,
         )  # fmt: skip
         spec = resolve_model(model)
-        found = yardsticks(requests, spec, parse_bytes(budget), checkpoints or PLACEMENTS, steps)
+        places, kept = checkpoints or PLACEMENTS, retention or RETENTIONS
+        found = yardsticks(requests, spec, parse_bytes(budget), places, steps, kept)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
@@ -166,9 +173,13 @@ def _print_bounds(found: Yardsticks) -> None:
     for row in found.placements:
         add(f"{row.placement}, unlimited memory", row.unlimited)
         add(f"{row.placement}, LRU, {budget}", row.lru)
+    for other in found.policies:
+        add(f"{other.name}, {budget}", other.tokens)
     console.print(table)
     console.print(
-        f"The schedule holds {format_bytes(found.peak_bytes)} at most and knows the future. "
+        f"Best found: {found.found_by}; it holds {format_bytes(found.peak_bytes)} at most. "
         "docs/yardsticks.md has the argument for the bound.",
         style="dim",
+        markup=False,
+        highlight=False,
     )

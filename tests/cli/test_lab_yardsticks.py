@@ -52,7 +52,10 @@ def test_bounds_prints_bound_schedule_and_gap() -> None:
     found = json.loads(run(*words, "--json"))
     assert found["found"] + found["gap"] == found["bound"] <= found["known"]
     text = run(*words)
-    for words_of_it in ("proven upper bound", "best schedule found", "gap", "leaf, LRU"):
+    for words_of_it in (
+        "proven upper bound", "best schedule found", "gap", "leaf, LRU", "leaf, lru-path",
+        f"Best found: {found['found_by']}; it holds",
+    ):  # fmt: skip
         assert words_of_it in text
     assert f"{found['gap']:,}" in text
 
@@ -63,6 +66,7 @@ def test_wrong_input_is_named() -> None:
         (["bounds", "x.jsonl", "--synthetic", "5"], "not both"),
         (["agree", "--synthetic", "9", "--backend", "rust"], "python and cpp"),
         (["bounds", "--synthetic", "9", "--budget", "1MiB"], "need"),
+        (["bounds", "--synthetic", "9", "--retention", "mru"], "unknown retention 'mru'"),
     ):
         done = CliRunner().invoke(app, words, catch_exceptions=False)
         assert done.exit_code == 2

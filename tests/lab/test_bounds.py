@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 
 from kdalab.cache import parse_placement, parse_retention
 from kdalab.errors import KdalabError
-from kdalab.lab import Trace, replay, synthetic_trace
+from kdalab.lab import Trace, TraceRequest, replay, synthetic_trace
 from kdalab.lab.bounds import Problem, _relaxed, upper_bound
 from kdalab.lab.live import LiveReplay
 from kdalab.lab.oracle import _add, _uncovered, plan
 from kdalab.lab.oracle_run import play_schedule
-from kdalab.lab.yardsticks import yardsticks
+from kdalab.lab.yardsticks import SEARCH, Yardsticks, yardsticks
 from kdalab.spec import preset
 
 SPEC = preset("kimi-k3")
@@ -124,6 +125,38 @@ def test_a_tight_budget_leaves_a_small_gap_on_a_made_up_trace() -> None:
     assert all(row.lru <= found.found <= found.bound < found.kv_only for row in found.placements)
     assert found.gap < 0.25 * found.bound
     assert found.peak_bytes <= 8 << 30
+
+
+def ordinary(found: Yardsticks) -> list[int]:
+    return [r.lru for r in found.placements] + [r.tokens for r in found.policies]
+
+
+@settings(max_examples=25, deadline=None)
+@given(SMALL, st.floats(1.0, 3.0))
+def test_no_policy_that_is_shown_beats_the_schedule(trace: Trace, factor: float) -> None:
+    budget = int(factor * LiveReplay(trace, SPEC).smallest_budget)
+    kept = ("lru-path", "lru+cap:1", "marconi:1")
+    found = yardsticks(trace, SPEC, budget, ("leaf", "leaf+branch", "all"), 40, kept)
+    assert len(found.policies) == 9
+    assert max(ordinary(found)) <= found.found <= found.bound
+    assert found.peak_bytes <= budget
+
+
+def test_an_ordinary_policy_that_beats_the_search_is_the_schedule() -> None:
+    a, b = list(range(8)), [0, 1, 2, 3, 8, 9, 10, 11]
+    prompts = [
+        (a[:4], 27715), (a, 60084), (b, 62679), (b, 57646), ([*b[:7], 12], 59791), (a[:7], 56352),
+        ([13, 14, 15], 20614), (b[:6], 42682),
+    ]  # fmt: skip
+    requests = [
+        TraceRequest(i, float(i), n, 1, array("q", ids)) for i, (ids, n) in enumerate(prompts, 1)
+    ]
+    trace = Trace("found at random", requests, block_tokens=8192)
+    alone = yardsticks(trace, SPEC, 3_285_016_608, ["branch"], 40, [])
+    found = yardsticks(trace, SPEC, 3_285_016_608, ["leaf+branch"], 40)
+    assert (alone.found, alone.found_by) == (221_184, SEARCH)
+    assert (found.found, found.found_by) == (229_376, "leaf+branch, lru")
+    assert found.peak_bytes <= 3_285_016_608
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=12))
