@@ -49,17 +49,40 @@ class SharingFilm(EngineFilm):
         told = [i for i in faults if "overwritten" in found.run.steps[i].sentence]
         self.opening = (told or copied[1:] or copied or [self.last])[0]
 
+    def sentence(self, step: int, lang: str) -> str:
+        """The step's sentence; a copy is told when it is queued and again when it is made."""
+        said, here = super().sentence(step, lang), self.run.steps[step]
+        if here.kind == "CopiedOnWrite":
+            return self._copy(step, here.request, "queued", lang)
+        made = [self._copy(step, name, "made", lang) for name in self.made(step)]
+        return " ".join([*made, said])
+
+    def made(self, step: int) -> list[str]:
+        """Requests whose queued copy this step made."""
+        queued = self.found.queued
+        return sorted(set(queued[step - 1] if step else ()) - set(queued[step]))
+
+    def _copy(self, step: int, who: str, what: str, lang: str) -> str:
+        past = self.run.events[: self.run.steps[step].event_index]
+        event = [e for e in past if isinstance(e, ev.CopiedOnWrite) and e.request == who][-1]
+        return t(
+            lang, f"sharing.step-{what}", who=who, source=event.checkpoint_slot,
+            tokens=event.boundary, slot=event.active_slot,
+        )  # fmt: skip
+
     def picture(self, step: int, lang: str) -> str:
         return _picture(self, step, lang)
 
     def why(self, step: int, lang: str) -> str:
         found, here = self.found, self.run.steps[step]
         ledger = found.ledgers[step]
-        text = f'<p class="now">{esc(self.sentence(step, lang))}</p>'
-        parts: list[tuple[str, str]] = [(t(lang, "common.in-step"), text)]
         reason = _reason(self, step)
-        if reason:
-            parts.append((t(lang, "sharing.why"), f"<p>{esc(t(lang, f'sharing.{reason}'))}</p>"))
+        if reason:  # the sentence stands under the picture; here is why
+            text = t(lang, f"sharing.{reason}", who=here.request)
+            parts = [(t(lang, "sharing.why"), f"<p>{esc(text)}</p>")]
+        else:
+            text = f'<p class="now">{esc(self.sentence(step, lang))}</p>'
+            parts = [(t(lang, "common.in-step"), text)]
         if here.kind == "Measured":
             shown = "".join(say_html(lang, difference_html(m)) for m in self.run.measured)
             if not self.cow:
@@ -142,8 +165,7 @@ def _picture(film: SharingFilm, step: int, lang: str) -> str:
         for reader in slot.readers:
             at = run.view(step).requests[reader].active_slot
             queued.append((slot.name, _private(found, at)))
-    made = set(found.queued[step - 1] if step else ()) - set(found.queued[step])
-    for name in made:
+    for name in film.made(step):
         source = _copied_from(run, name)
         moves.append(
             (f"checkpoint:{source}", f"active:{run.view(step - 1).requests[name].active_slot}")
@@ -212,9 +234,10 @@ def _reason(film: SharingFilm, step: int) -> str:
         return "why-donate"
     if any(isinstance(e, ev.Snapshotted) for e in group):
         return "why-snapshot"
-    if step and set(film.found.queued[step - 1]) - set(film.found.queued[step]):
+    if film.made(step):
         return "why-made"
-    return {"Admitted": "why-admitted", "Finished": "why-finished"}.get(here.kind, "")
+    admitted = "why-admitted-copy" if film.found.held == 1 else "why-admitted"
+    return {"Admitted": admitted, "Finished": "why-finished"}.get(here.kind, "")
 
 
 def _sums_table(lang: str) -> Table:
