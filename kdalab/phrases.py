@@ -29,6 +29,7 @@ _TEXT = re.compile(r">([^<>]*[A-Za-z]{2}[^<>]*)<")
 _NAME = re.compile(r'(aria-label|title|aria-valuetext)="([^"]*[A-Za-z]{2}[^"]*)"')
 _PART = r"(?:(?!\. [A-Z]).)+?"  # a part does not reach into the next sentence
 _GAP = re.compile(r"(?<=[\u4e00-\u9fff，。：；、）]) (?=[\u4e00-\u9fff（])|(?<=[，。：；、）]) ")
+_NAMES = re.compile(r"[A-Z]\w?(?:, [A-Z]\w?)*,? and [A-Z]\w?")  # requests, as events list them
 _STOP = re.compile(r"(?<=[.!?]) (?=[A-Z0-9])")
 
 
@@ -82,10 +83,13 @@ class Phrases:
             return text
         if text in self.plain:
             return self.plain[text][lang]
+        comma = "、" if lang == "zh" else ", "
+        if _NAMES.fullmatch(text):
+            return comma.join(re.split(r",? and |, ", text))
         for mark in (", ", " and "):  # a list, if every part of it is known
             parts = [self.find(lang, part) for part in text.split(mark)]
             if len(parts) > 1 and None not in parts:
-                return ("、" if lang == "zh" else ", ").join(str(p) for p in parts)
+                return comma.join(str(p) for p in parts)
         found = self.find(lang, text)
         if found is not None:
             return found

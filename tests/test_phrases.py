@@ -71,3 +71,9 @@ def test_no_phrase_hides_another():
         values = dict(zip(names, ("Qa", "Qb", "Qc", "Qd", "Qe", "Qf"), strict=False))
         expected = entry["zh"].format(**values)
         assert book.find("zh", entry["en"].format(**values)) == expected, entry["en"]
+
+
+def test_a_list_of_requests_is_joined_in_the_readers_language():
+    said = say("zh", "A, B and C generate 3 tokens each, in one batch.")
+    assert said == "A、B、C 在同一批中各生成 3 个 token。"
+    assert say("ko", "B and C generate 3 tokens each, in one batch.").startswith("B, C")
