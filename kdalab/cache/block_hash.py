@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 
 from kdalab.cache.keys import PrefixKey
@@ -50,16 +51,13 @@ class ExtraKeys:
 
     def root(self, unit: int, width: int) -> bytes:
         """The hash before the first unit, of ``unit`` tokens in ``width`` bytes."""
-        # A lone surrogate is text like any other here: what differs must hash differently.
-        names = [text.encode("utf-8", "surrogatepass") for text in (self.salt, self.adapter)]
-        fields = [*names, b"%d" % unit, b"%d" % width]
-        # Lengths come first: ("ab", "c") and ("a", "bc") must differ.
-        text = b"".join(len(f).to_bytes(8, "little") + f for f in fields)
-        return blake2b(text, digest_size=HASH_BYTES).digest()
+        return _root(self.salt, self.adapter, unit, width)
 
     def of_units(self, unit: int) -> dict[int, bytes]:
         """Unit index -> what its images add. An image counts in every unit that it touches, with
         its place: the same image one token later is another prefix."""
+        if not self.images:
+            return {}
         found: dict[int, list[bytes]] = {}
         for image in sorted(self.images, key=lambda i: (i.start, i.end, i.digest)):
             for index in range(image.start // unit, (image.end - 1) // unit + 1):
@@ -68,6 +66,16 @@ class ExtraKeys:
                 length = len(image.digest).to_bytes(8, "little")
                 found.setdefault(index, []).append(start + size + length + image.digest)
         return {index: b"".join(parts) for index, parts in found.items()}
+
+
+@lru_cache(maxsize=64)
+def _root(salt: str, adapter: str, unit: int, width: int) -> bytes:
+    # A lone surrogate is text like any other here: what differs must hash differently.
+    names = [text.encode("utf-8", "surrogatepass") for text in (salt, adapter)]
+    fields = [*names, b"%d" % unit, b"%d" % width]
+    # Lengths come first: ("ab", "c") and ("a", "bc") must differ.
+    text = b"".join(len(f).to_bytes(8, "little") + f for f in fields)
+    return blake2b(text, digest_size=HASH_BYTES).digest()
 
 
 NO_EXTRAS = ExtraKeys()

@@ -85,6 +85,7 @@ class BlockPool:
             )
         self.blocks = [Block(i) for i in range(n_blocks)]
         self.tables: tuple[dict[bytes, Block], ...] = tuple({} for _ in range(n_groups))
+        self.named = [0] * n_groups  # cached blocks of each group
         self.fresh: list[Block] = []
         self.lost: list[Lost] = []
         self.version = 0  # changes whenever a key goes: does a lookup still hold?
@@ -194,10 +195,12 @@ class BlockPool:
             raise InvariantError(
                 f"key length equals state length: {block} under a key of {key.boundary:,} tokens"
             )
-        if self.tables[block.group].setdefault(key.hash, block) is not block:
+        group, keys = block.group, block.keys
+        if self.tables[group].setdefault(key.hash, block) is not block:
             return False
-        if key not in block.keys:
-            block.keys = (*block.keys, key)
+        if key not in keys:
+            self.named[group] += not keys
+            block.keys = (*keys, key)
             if not block.fresh:
                 block.fresh = True
                 self.fresh.append(block)
@@ -217,11 +220,15 @@ class BlockPool:
 
     def forget(self, block: Block, beyond: int = 0) -> tuple[Key, ...]:
         """Take the keys off a block that stand for more than ``beyond`` tokens; returns them."""
-        table = self.tables[block.group]
-        gone = tuple(k for k in block.keys if k.boundary > beyond)
+        table, gone = self.tables[block.group], block.keys
+        left: tuple[Key, ...] = ()
+        if beyond:
+            left = tuple([k for k in gone if k.boundary <= beyond])
+            gone = tuple([k for k in gone if k.boundary > beyond])
         for key in gone:
             del table[key.hash]
-        block.keys = tuple(k for k in block.keys if k.boundary <= beyond)
+        self.named[block.group] -= bool(gone) and not left
+        block.keys = left
         self.version += 1
         return gone
 
@@ -254,8 +261,9 @@ class BlockPool:
             raise InvariantError("the queue holds just the blocks without references")
         if self.n_empty != sum(not b.keys for b in queue):
             raise InvariantError(f"{self.n_empty} free blocks without a key are counted")
-        named = 0
+        named, cached = 0, [0] * len(self.tables)
         for block in self.blocks:
+            cached[block.group] += bool(block.keys)
             for key in block.keys:
                 named += 1
                 if self.tables[block.group].get(key.hash) is not block:
@@ -264,5 +272,7 @@ class BlockPool:
                     raise InvariantError(f"{block} has a key of {key.boundary:,} tokens")
         if named != sum(map(len, self.tables)):
             raise InvariantError("a table names a block that does not know of it")
+        if cached != self.named:
+            raise InvariantError(f"cached blocks by group: {cached}; counted: {self.named}")
         if self.blocks[NULL].ref or self.blocks[NULL].keys:
             raise InvariantError("the null block belongs to nobody")

@@ -6,7 +6,7 @@ boundaries that a later lookup can use.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,9 @@ class Stops:
         interval: every so many tokens a state is wanted (the retention's); 0 for none.
         kernel: the grid of states that a kernel can store in the middle of a chunk; 0 when it
             cannot.
+
+    ``points`` are the boundaries that retention never leaves out, ``kv_points`` those to which KV
+    has a name even inside a block.
     """
 
     n_tokens: int
@@ -37,11 +40,13 @@ class Stops:
     kv_tail: int = 0
     interval: int = 0
     kernel: int = 0
+    points: frozenset[int] = field(init=False, repr=False, compare=False)
+    kv_points: frozenset[int] = field(init=False, repr=False, compare=False)
 
-    @property
-    def points(self) -> frozenset[int]:
-        """Boundaries that retention never leaves out."""
-        return frozenset(p for p in (self.tail, self.junction) if p)
+    def __post_init__(self) -> None:
+        points = frozenset([p for p in (self.tail, self.junction) if p])
+        object.__setattr__(self, "points", points)
+        object.__setattr__(self, "kv_points", points | {self.kv_tail})
 
     def chunk_end(self, start: int, budget: int) -> int:
         """Where the chunk that begins at ``start`` ends, with at most ``budget`` tokens (>= 1).
@@ -57,7 +62,9 @@ class Stops:
             stops.append(self._next(start, self.block))
         if self.interval:
             stops.append(self._next(start, self.interval))
-        end = min([end, *(s for s in stops if start < s < end)])
+        for stop in stops:
+            if start < stop < end:
+                end = stop
         if start < self.tail < end and not self.stored_inside(start, end):
             end = self.tail
         return end

@@ -108,7 +108,9 @@ class BlockStateCache:
 
     def __init__(self, config: BlockConfig) -> None:
         self.config, self.sizes, self.mode = config, config.sizes, config.mode
-        self.groups = config.groups
+        self.groups, self.retention = config.groups, config.retention
+        # Asked for at every step, and worked out each time where they stand.
+        self.state_block, self.block_tokens = config.state_block, self.sizes.group
         self.kv_groups = [i for i, g in enumerate(self.groups) if g.kind is GroupKind.FULL]
         self.state_groups = [i for i, g in enumerate(self.groups) if g.kind is GroupKind.STATE]
         self.pool = config.pool()
@@ -172,7 +174,7 @@ class BlockStateCache:
                 states[i] = StateRow(blocks[0] if blocks else None)
                 continue
             kv[i] = list(blocks)
-            if at % self.groups[i].block_tokens:
+            if at % self.block_tokens[i]:
                 borrowed[i] = kv[i].pop()
         stops = self.stops(lookup.n_tokens, lookup.branching)
         request = Request(lookup.handle.copy(), stops, at, kv, states, borrowed)
@@ -183,7 +185,7 @@ class BlockStateCache:
 
     def stops(self, n_tokens: int, junction: int | None) -> Stops:
         """Where a prompt's chunks stop, and the boundaries whose states retention keeps."""
-        block, unit = self.config.state_block, self.sizes.unit
+        block, unit = self.state_block, self.sizes.unit
         drop = unit if self.config.speculative else 0
         if self.mode is not CacheMode.ALIGN:
             tail = (n_tokens - 1) // self.sizes.scheduler * self.sizes.scheduler
@@ -194,7 +196,7 @@ class BlockStateCache:
         last = n_tokens // block * block
         if self.config.speculative:
             last = max(0, last - block)
-        if not self.config.retention.keeps(last, frozenset((tail, mark))):
+        if last and not self.retention.keeps(last, frozenset((tail, mark))):
             last = 0  # a stop there would cost a forward and leave nothing
         return Stops(
             n_tokens,
@@ -204,7 +206,7 @@ class BlockStateCache:
             junction=mark,
             last=last,
             kv_tail=reach,
-            interval=self.config.retention.interval or 0,
+            interval=self.retention.interval or 0,
             kernel=self.config.kernel_grid,
         )
 
@@ -219,7 +221,7 @@ class BlockStateCache:
 
     def table(self, lease: Lease, group: int) -> list[int]:
         """The request's block table of one group, by position."""
-        return self._request(lease).table(group, self.groups[group].block_tokens)
+        return self._request(lease).table(group, self.block_tokens[group])
 
     # -- a step ------------------------------------------------------------------------------
 

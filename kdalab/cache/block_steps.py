@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def boundaries(cache: BlockStateCache, request: Request, end: int, drafts: int) -> list[int]:
     """The boundaries at which a step to ``end`` leaves a state, ascending."""
-    start, block = request.computed, cache.config.state_block
+    start, block = request.computed, cache.state_block
     inside: list[int] = []
     if cache.mode is CacheMode.ALL:
         inside = list(range(start // block * block + block, end, block))
@@ -33,53 +33,52 @@ def boundaries(cache: BlockStateCache, request: Request, end: int, drafts: int) 
     return [*inside, *range(end, end + drafts + 1)]
 
 
-def same_slot(cache: BlockStateCache, row: StateRow, request: Request, end: int) -> bool:
-    """Does the state at ``end`` stand where the running one stands?"""
-    if row.running is None:
-        return False
-    block = cache.config.state_block
-    return cache.mode is CacheMode.NONE or (request.computed - 1) // block == (end - 1) // block
+def staying(cache: BlockStateCache, request: Request, points: list[int], end: int) -> int | None:
+    """The last of ``points`` up to ``end`` whose state stands where the running one stands; in
+    every group alike, as all have blocks of one size and a running state once there are tokens."""
+    computed = request.computed
+    if not computed:
+        return None
+    if cache.mode is CacheMode.NONE:
+        return end
+    reach = min(end, -(-computed // cache.state_block) * cache.state_block)
+    return max((p for p in points if p <= reach), default=None)
 
 
 def allocate(cache: BlockStateCache, request: Request, end: int, drafts: int) -> Step | None:
     """See ``BlockStateCache.allocate``."""
     points = boundaries(cache, request, end, drafts)
-    need = sum(_missing(cache, request, i, end + drafts) for i in request.kv)
-    for row in request.states.values():
-        need += len(points)
-        if same_slot(cache, row, request, points[0]):
+    stay = staying(cache, request, points, end)
+    # A row may be longer than what is missing: blocks for drafts that were rejected stay for the
+    # tokens that come in their place.
+    blocks, reach = cache.block_tokens, end + drafts
+    missing = {g: max(0, -(-reach // blocks[g]) - len(row)) for g, row in request.kv.items()}
+    need = sum(missing.values()) + len(points) * len(request.states)
+    if stay is not None:
+        for row in request.states.values():
             assert row.running is not None
             need -= row.owned and not row.running.keys
     if need > cache.pool.n_free:
         return None
     copies: list[Copy] = []
-    kv_blocks = {i: _extend_kv(cache, request, i, end + drafts, copies) for i in request.kv}
-    states = tuple(
-        _state_work(cache, request, i, row, points, end, copies)
-        for i, row in request.states.items()
-    )
+    kv_blocks = {g: _extend_kv(cache, request, g, n, copies) for g, n in missing.items()}
+    others = points if stay is None else [p for p in points if p != stay]
+    states = [_state_work(cache, g, row, others, stay, copies) for g, row in request.states.items()]
     cache.copies += copies
     lost, cache.pool.lost = cache.pool.lost, []
     request.open = Step(
-        request.computed, end, drafts, kv_blocks, states, tuple(copies), tuple(lost)
+        request.computed, end, drafts, kv_blocks, tuple(states), tuple(copies), tuple(lost)
     )
     return request.open
 
 
-def _missing(cache: BlockStateCache, request: Request, group: int, end: int) -> int:
-    """KV blocks still needed for tokens up to ``end``. A row may be longer than that already:
-    blocks for drafts that were rejected stay for the tokens that come in their place."""
-    return max(0, -(-end // cache.groups[group].block_tokens) - len(request.kv[group]))
-
-
 def _extend_kv(
-    cache: BlockStateCache, request: Request, group: int, end: int, copies: list[Copy]
+    cache: BlockStateCache, request: Request, group: int, count: int, copies: list[Copy]
 ) -> tuple[int, ...]:
-    row, block = request.kv[group], cache.groups[group].block_tokens
-    new = cache.pool.take(_missing(cache, request, group, end), group)
+    row, new = request.kv[group], cache.pool.take(count, group)
     if group in request.borrowed:
         source, at = request.borrowed.pop(group), request.computed
-        copies.append(_copy(cache, group, source, new[0], at % block))
+        copies.append(_copy(cache, group, source, new[0], at % cache.block_tokens[group]))
         new[0].length = at
         cache.copy_refs.append(source)  # the request's own reference, until the copy is made
     row += new
@@ -95,19 +94,16 @@ def _copy(cache: BlockStateCache, group: int, source: Block, target: Block, toke
 
 def _state_work(
     cache: BlockStateCache,
-    request: Request,
     group: int,
     row: StateRow,
     points: list[int],
-    end: int,
+    stay: int | None,
     copies: list[Copy],
 ) -> StateWork:
+    """Blocks for the states at ``points``; the one at ``stay`` goes where the running one stands
+    (one inside the chunk that shares its slot gets a block of its own)."""
     pool, running = cache.pool, row.running
-    stay = [p for p in points if p <= end and same_slot(cache, row, request, p)]
-    if running is not None and stay:
-        # The state at the end stays where the running one stands; one inside the chunk that shares
-        # its slot gets a block of its own.
-        first = stay[-1]
+    if running is not None and stay is not None:
         if not row.owned or running.keys:
             (new,) = pool.take(1, group)
             others = running.ref > 1
@@ -122,10 +118,9 @@ def _state_work(
                 new.length = running.length
                 row.running = running = new
         row.owned = True
-        row.pending[first] = running
-        points = [p for p in points if p != first]
-    for point, block in zip(points, pool.take(len(points), group), strict=True):
-        row.pending[point] = block
+        row.pending[stay] = running
+    if points:
+        row.pending.update(zip(points, pool.take(len(points), group), strict=True))
     read = running.id if running is not None else 0
     return StateWork(group, read, {point: b.id for point, b in row.pending.items()})
 
@@ -147,7 +142,7 @@ def withdraw(cache: BlockStateCache, request: Request) -> list[Lost]:
     if step is None:
         return []
     for group, row in request.kv.items():
-        first = step.start // cache.groups[group].block_tokens
+        first = step.start // cache.block_tokens[group]
         gone += [Lost(b.id, group, cache.pool.forget(b, step.start)) for b in row[first:] if b.keys]
     for work in step.states:
         blocks = [cache.pool.blocks[i] for i in work.writes.values()]
@@ -158,18 +153,21 @@ def withdraw(cache: BlockStateCache, request: Request) -> list[Lost]:
 def _name_kv(
     cache: BlockStateCache, request: Request, group: int, row: list[Block], start: int, end: int
 ) -> None:
-    chain, pool, block = request.chain, cache.pool, cache.groups[group].block_tokens
-    for index in range(start // block, len(row)):
-        row[index].length = min((index + 1) * block, end)
-    whole = min(end, chain.hashed) // block
-    for index in range(start // block, whole):
-        at = (index + 1) * block
-        pool.name(row[index], Key(chain.at(at), at), is_state=False)
+    chain, pool, block = request.chain, cache.pool, cache.block_tokens[group]
+    first, known = start // block, min(end, chain.hashed)
+    at = first * block
+    for kv in row[first:]:
+        at += block
+        if at <= known:
+            kv.length = at
+            pool.name(kv, Key(chain.at(at), at), is_state=False)
+        else:
+            kv.length = min(at, end)
     # A state inside an attention block is of no use without the KV up to it.
     if cache.mode is not CacheMode.ALIGN:
         return
-    for at in request.stops.points | {request.stops.kv_tail}:
-        if start < at <= min(end, chain.hashed) and at % block:
+    for at in request.stops.kv_points:
+        if start < at <= known and at % block:
             pool.name(row[at // block], Key(chain.at(at), at), is_state=False)
 
 
@@ -196,9 +194,9 @@ def _settle(cache: BlockStateCache, request: Request, group: int, row: StateRow,
 
 def _name_state(cache: BlockStateCache, request: Request, block: Block, at: int) -> bool:
     chain, stops = request.chain, request.stops
-    on_grid = at % cache.config.state_block == 0 or at == stops.tail
+    on_grid = at % cache.state_block == 0 or at == stops.tail
     if cache.mode is CacheMode.NONE or not on_grid or at % chain.unit or at > chain.hashed:
         return False
-    if not cache.config.retention.keeps(at, stops.points):
+    if not cache.retention.keeps(at, stops.points):
         return False
     return cache.pool.name(block, Key(chain.at(at), at), is_state=True)

@@ -194,17 +194,11 @@ class BlockRun:
         self.cache.release(served.lease)
 
     def usage(self) -> Usage:
-        """Bytes of blocks by what they hold. Walks the pool."""
-        kv = state = private = 0
-        for block in self.cache.pool.blocks:
-            if block.keys:
-                if block.group in self.states:
-                    state += 1
-                else:
-                    kv += 1
-            elif block.ref:
-                private += 1
-        return Usage(kv * self.stride, state * self.stride, private * self.stride, 0)
+        """Bytes of blocks by what they hold."""
+        pool, stride = self.cache.pool, self.stride
+        state = sum(pool.named[i] for i in self.states)
+        kv = sum(pool.named) - state
+        return Usage(kv * stride, state * stride, (pool.n_held - kv - state) * stride, 0)
 
     def close(self) -> None:
         """The last figures of the account."""
