@@ -56,24 +56,36 @@ class Choice:
     def _choices(self, page: str, lang: str) -> list[tuple[str, str | int]]:
         return [(t.option(lang, page, self.key, o), o) for o in self.options]
 
-    def component(self, page: str) -> Any:
-        """The component, in English, at its default."""
+    def component(self, page: str, changes: bool = False) -> Any:
+        """The component, in English, at its default; ``changes``: its names may say "changed"."""
         return gr.Dropdown(
             self._choices(page, "en"),
             value=self.default,
             label=t("en", f"{page}.{self.key}"),
-            min_width=max(self.width, self._room(page)),
+            min_width=max(self.width, self._room(page, changes)),
             elem_id=f"kd-{self.key}",
         )
 
-    def _room(self, page: str) -> int:
+    def _room(self, page: str, changes: bool) -> int:
         """Pixels for the longest option in any language, so that none is cut by the arrow."""
-        return room_for(name for lang in LANGUAGES for name, _ in self._choices(page, lang))
+        return room_for(
+            t(lang, "common.changed", name=name) if changes else name
+            for lang in LANGUAGES
+            for name, _ in self._choices(page, lang)
+        )
 
-    def update(self, page: str, lang: str, value: Value) -> Any:
-        """The component in another language, at ``value``."""
-        label = t(lang, f"{page}.{self.key}")
-        return gr.Dropdown(self._choices(page, lang), value=value, label=label)
+    def update(self, page: str, lang: str, value: Value, changed: bool = False) -> Any:
+        """The component in another language, at ``value``.
+
+        ``changed``: the value is a preset whose own values hold no more, and its name says so.
+        """
+        label, choices = t(lang, f"{page}.{self.key}"), self._choices(page, lang)
+        if changed:
+            choices = [
+                (t(lang, "common.changed", name=name) if option == value else name, option)
+                for name, option in choices
+            ]
+        return gr.Dropdown(choices, value=value, label=label)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,22 @@ from typing import Any
 import gradio as gr
 
 from demos import _opening, _page
+from demos._blocks import App
 from demos._controls import Settings, Text
-from demos._layout import Parts, frame_at, labels, layout, ordered, whole_run
+from demos._layout import (
+    Parts,
+    controls_at,
+    drawings,
+    frame_at,
+    labels,
+    layout,
+    ordered,
+    presets_at,
+    whole_run,
+)
 from demos._lesson import (
     Lesson,
     can_follow,
-    clipped,
     guard,
     joined,
     numbers_of,
@@ -25,7 +35,6 @@ from demos._lesson import (
 from demos._nav import Listed
 from demos._text import language_of, t
 from kdalab.errors import KdalabError
-from kdalab.viz.picture_file import picture_file
 from kdalab.words import LANGUAGES
 
 # A step must answer at once: no queue and no veil over the picture. A run may take its turn.
@@ -42,7 +51,7 @@ _RUN: dict[str, Any] = {
 def build(lesson: Lesson, pages: Sequence[Listed], page: gr.Blocks | None = None) -> gr.Blocks:
     """Build the lesson into ``page`` (inside its route), or into a Blocks of its own."""
     if page is None:
-        with gr.Blocks(title=f"KDALab: {lesson.title('en')}", fill_width=True) as own:
+        with App(title=f"KDALab: {lesson.title('en')}", fill_width=True) as own:
             return build(lesson, pages, own)
     parts = layout(lesson, pages)
     _wire_steps(lesson, parts)
@@ -103,7 +112,7 @@ def _wire_steps(lesson: Lesson, parts: Parts) -> None:
     parts.request.input(filtered, parts.where, parts.log, **_STEP)
 
     def pick(now: Settings, at: int, lang: tuple[str, str], event: gr.EventData) -> Any:
-        seen = guard(lesson.play(now).pick, at, str(event.pick)[:80], lang[0])
+        seen = guard(lesson.play(now).pick, at, str(event.pick)[:80], lang[0], lang=lang[0])
         if seen is None:
             return gr.skip(), gr.skip()
         label = f"{t(lang[0], 'common.fold-zoom')}: {seen.title}"
@@ -118,16 +127,9 @@ def _wire_steps(lesson: Lesson, parts: Parts) -> None:
         whole = {"page": lesson.slug, "settings": now.as_dict(), "data": film.data()}
         return json.dumps(whole, indent=1)
 
-    def as_file(now: Settings, at: int, lang: tuple[str, str]) -> str:
-        film = lesson.play(now)
-        step = clipped(at, film)
-        made = picture_file(film.picture(step, lang[0]), film.sentence(step, lang[0]))
-        name = f"kdalab-{lesson.slug}-step-{step}.{made.suffix}"
-        return json.dumps({"name": name, "type": made.media_type, "text": made.text})
-
-    parts.draw.click(as_file, [parts.settings, parts.step, parts.lang], parts.blob, **_STEP).then(
-        None, parts.blob, None, js=_page.SAVE_FILE_JS, api_visibility="private"
-    )
+    for (what, kind), button in zip(drawings(lesson), parts.draws, strict=True):
+        js = _page.save_picture_js(what, kind)
+        button.click(None, None, None, js=js, api_visibility="private")
     parts.copy.click(None, None, None, js=_page.COPY_LINK_JS, api_visibility="private")
     parts.save.click(as_json, parts.settings, parts.blob, **_STEP).then(
         None, parts.blob, None, js=_page.DOWNLOAD_JS, api_visibility="private"
@@ -157,20 +159,22 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
 
     def run(lang: tuple[str, str], *values: Any) -> Any:
         given = {c.key: v for c, v in zip(order, values, strict=True)}
-        settings = guard(lesson.settings, given)
-        guard(lesson.play, settings)
-        return whole_run(lesson, settings, None, lang)
+        settings = guard(lesson.settings, given, lang=lang[0])
+        guard(lesson.play, settings, lang=lang[0])
+        return *presets_at(lesson, settings, lang[0]), *whole_run(lesson, settings, None, lang)
 
     def choose(lang: tuple[str, str], chosen: str, *values: Any) -> Any:
         given = {c.key: v for c, v in zip(order, values, strict=True)}
-        settings = guard(lesson.chosen, chosen, given)
-        guard(lesson.play, settings)
-        updates = [c.update(lesson.slug, lang[0], settings[c.key]) for c in order]
+        settings = guard(lesson.chosen, chosen, given, lang=lang[0])
+        guard(lesson.play, settings, lang=lang[0])
+        updates = controls_at(lesson, settings, lang[0])
         return *updates, *whole_run(lesson, settings, None, lang)
 
     inputs = [parts.lang, *parts.controls]
     everything = [*parts.controls, *parts.shown]
-    for control, component in zip(order, parts.controls, strict=True):
+    pairs = list(zip(order, parts.controls, strict=True))
+    ran = [box for c, box in pairs if lesson.presets and c.key == lesson.preset] + parts.shown
+    for control, component in pairs:
         if control.key == lesson.preset and lesson.presets:
             asked = [parts.lang, component, *parts.controls]
             component.input(choose, asked, everything, **_RUN)
@@ -178,7 +182,7 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
             continue
         else:
             event = component.release if isinstance(component, gr.Slider) else component.input
-            event(run, inputs, parts.shown, **_RUN)
+            event(run, inputs, ran, **_RUN)
     for box, file in parts.files:
         at = order.index(box)
 
@@ -187,17 +191,17 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
             lang: tuple[str, str], path: str | None, *values: Any, box: Text = box, at: int = at
         ) -> Any:
             if path is None:
-                return (gr.skip(),) * (2 + len(parts.shown))
+                return (gr.skip(),) * (2 + len(ran))
             try:
-                text = guard(_read_upload, box, path)
+                text = guard(_read_upload, box, path, lang=lang[0])
             finally:
                 Path(path).unlink(missing_ok=True)
             return None, text, *run(lang, *values[:at], text, *values[at + 1 :])
 
         taken = [parts.lang, file, *parts.controls]
-        file.upload(take, taken, [file, parts.controls[at], *parts.shown], **_RUN)
+        file.upload(take, taken, [file, parts.controls[at], *ran], **_RUN)
     if parts.run is not None:
-        parts.run.click(run, inputs, parts.shown, **_RUN)
+        parts.run.click(run, inputs, ran, **_RUN)
 
     def speak(chosen: str, now: Settings, at: int) -> Any:
         lang = (chosen if chosen in LANGUAGES else "en",) * 2
@@ -225,7 +229,7 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
         if link is None:
             return (gr.skip(),) * len(spoken)
         query, code = link
-        settings, step = guard(opened, lesson, query)
+        settings, step = guard(opened, lesson, query, lang=code)
         lang = (code, code if query.get("lang") in LANGUAGES else "")
         return *labels(lesson, pages, settings, lang), *whole_run(lesson, settings, step, lang)
 
@@ -234,5 +238,7 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
         look, parts.drawn, [link, *parts.shown], show_progress="hidden", api_visibility="private"
     )
     followed = link.change(follow, link, spoken, show_progress="hidden", api_visibility="private")
+    # What is asked for stands there, or its refusal: no need to hide anything.
+    followed.then(None, None, None, js=_page.SHOWN_JS, api_visibility="private")
     # A link that was refused does not stay in the address of what is shown instead.
     followed.failure(None, None, None, js=_page.FORGET_LINK_JS, api_visibility="private")

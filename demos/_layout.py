@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from demos import _page
-from demos._controls import Control, Settings, Text
+from demos._controls import Choice, Control, Settings, Text
 from demos._film import Row, log_html, tables_html
 from demos._lesson import Lesson, clipped
 from demos._nav import Listed, nav_html
@@ -49,7 +49,7 @@ class Parts:
     log: gr.HTML
     words: list[gr.HTML]  # about, terms, code, study, next, legend
     save: gr.Button
-    draw: gr.Button
+    draws: list[gr.Button]  # as ``drawings``
     copy: gr.Button
     blob: gr.Textbox
     drawn: gr.Textbox  # see _opening
@@ -75,7 +75,7 @@ class Parts:
         """Outputs of ``_label``: everything that a language changes and a run does not."""
         bar = self.bar
         buttons = [bar.first, bar.back, bar.play, bar.forward, bar.last, self.copy, self.save,
-                   self.draw]  # fmt: skip
+                   *self.draws]  # fmt: skip
         run = [self.run] if self.run is not None else []
         return [
             self.lang, self.nav, self.language, self.heading, *self.controls, *buttons, *run,
@@ -140,22 +140,43 @@ def labels(
 ) -> tuple[Any, ...]:
     """Everything that a language changes, at these settings."""
     code, chosen = lang
-    names = ("first", "back", "play", "forward", "last", "copy", "save", "draw")
+    names = ("first", "back", "play", "forward", "last", "copy", "save")
     sign = {"play": _page.PLAY_SIGN}
     buttons = [sign.get(n, "") + t(code, f"common.{n}") for n in names]
+    buttons += [_draw_label(what, kind, code) for what, kind in drawings(lesson)]
     run = [t(code, "common.run")] if lesson.texts else []
     return (
         lang,
         nav_html(pages, lesson.slug, code, chosen),
         gr.Dropdown(value=code, label=t(code, "common.language")),
         _heading(lesson, code),
-        *(c.update(lesson.slug, code, settings[c.key]) for c in ordered(lesson)),
+        *controls_at(lesson, settings, code),
         *buttons,
         *run,
         *(gr.File(label=_file_label(c, code)) for c in lesson.texts if c.upload is not None),
         *(gr.Accordion(label=t(code, f"common.fold-{name}")) for name in _folds(lesson)),
         *_words(lesson, pages, code, chosen),
     )
+
+
+def controls_at(lesson: Lesson, settings: Settings, lang: str) -> list[Any]:
+    """Every control at these settings; a preset that they differ from says so in its name."""
+    return [
+        presets_at(lesson, settings, lang)[0]
+        if lesson.presets and c.key == lesson.preset
+        else c.update(lesson.slug, lang, settings[c.key])
+        for c in ordered(lesson)
+    ]
+
+
+def presets_at(lesson: Lesson, settings: Settings, lang: str) -> list[Any]:
+    """The page's presets at these settings, or nothing for a page without."""
+    changed = lesson.changed(settings)
+    return [
+        c.update(lesson.slug, lang, settings[c.key], changed)
+        for c in lesson.row
+        if lesson.presets and c.key == lesson.preset and isinstance(c, Choice)
+    ]
 
 
 def _file_label(control: Text, lang: str) -> str:
@@ -176,6 +197,16 @@ def _file(control: Text, lang: str) -> gr.File:
 def _heading(lesson: Lesson, lang: str) -> str:
     slug = lesson.slug
     return _page.heading_html(t(lang, f"{slug}.question"), t(lang, f"{slug}.sentence"))
+
+
+def drawings(lesson: Lesson) -> list[tuple[str, str]]:
+    """What can be saved as an image, and in which format."""
+    whats = ["picture", "charts"] if lesson.figures else ["picture"]
+    return [(what, kind) for what in whats for kind in ("svg", "png")]
+
+
+def _draw_label(what: str, kind: str, lang: str) -> str:
+    return t(lang, f"common.draw-{what}", kind=kind.upper())
 
 
 def _note(text: str) -> str:
@@ -255,7 +286,12 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
     bar = _page.step_bar("")
     legend = _page.block(legend_text, elem_id="kd-legend", visible=bool(legend_text))
     with gr.Row(equal_height=True, visible=bool(lesson.row)):
-        row = [c.component(lesson.slug) for c in lesson.row]
+        row = [
+            c.component(lesson.slug, bool(lesson.presets) and c.key == lesson.preset)
+            if isinstance(c, Choice)
+            else c.component(lesson.slug)
+            for c in lesson.row
+        ]
     broken = [c.component(lesson.slug) for c in lesson.broken]
     texts, files, run = [], [], None
     if lesson.texts:
@@ -292,12 +328,17 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
     with gr.Row():
         copy = gr.Button(t("en", "common.copy"), size="sm", elem_id="kd-copy", scale=0)
         save = gr.Button(t("en", "common.save"), size="sm", elem_id="kd-save", scale=0)
-        draw = gr.Button(t("en", "common.draw"), size="sm", elem_id="kd-draw", scale=0)
+        draws = [
+            gr.Button(
+                _draw_label(what, kind, "en"), size="sm", elem_id=f"kd-{what}-{kind}", scale=0
+            )
+            for what, kind in drawings(lesson)
+        ]
     words = [note, boxes["terms"], boxes["code"], boxes["study"], boxes["next"], legend]
     return Parts(
         settings, step, language, nav, chooser, heading, picture, why, bar,
         [*row, *broken, *texts], run, files, plots, folds, boxes["table"], boxes["zoom"], request,
-        boxes["log"], words, save, draw, copy, gr.Textbox(visible="hidden"), drawn_box(),
+        boxes["log"], words, save, draws, copy, gr.Textbox(visible="hidden"), drawn_box(),
     )  # fmt: skip
 
 

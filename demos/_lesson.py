@@ -28,6 +28,7 @@ from demos._film import Film
 from demos._kept import Kept
 from demos._text import t
 from kdalab.errors import InvariantError, KdalabError
+from kdalab.phrases import say
 from kdalab.words import LANGUAGES
 
 Code = Sequence[tuple[str, Callable[..., Any]]]
@@ -106,6 +107,16 @@ class Lesson:
         kept = {key: value for key, value in now.items() if key not in named}
         return self.settings(kept | {self.preset: preset})
 
+    def changed(self, settings: Settings) -> bool:
+        """Whether a control differs from what the chosen preset sets; what breaks does not count.
+
+        What no preset sets, and what this one leaves out, is compared with its default.
+        """
+        values = settings.as_dict()
+        base = self.default.as_dict() | self.presets.get(str(values.get(self.preset)), {})
+        counted = [c.key for c in self.row + self.texts if c.key != self.preset]
+        return bool(self.presets) and any(values[key] != base[key] for key in counted)
+
     def query(self, settings: Settings, step: int | None = None, lang: str = "") -> str:
         """The page's address at these settings."""
         named = dict(settings.values).get(self.preset)
@@ -134,16 +145,17 @@ class Lesson:
         return [c for c in self.controls if isinstance(c, Text)]
 
 
-def guard(function: Callable[..., Any], *args: Any) -> Any:
-    """Call; what is wrong with the input becomes a message on the page.
+def guard(function: Callable[..., Any], *args: Any, lang: str = "en") -> Any:
+    """Call; what is wrong with the input becomes a message on the page, in the page's language.
 
     Gradio shows a message as HTML, and ours may quote what a visitor typed: markup becomes text.
     """
     try:
         return function(*args)
     except (KdalabError, InvariantError) as error:
-        shown = html.escape(str(error), quote=False)
-        raise gr.Error(shown, title="This cannot be run", print_exception=False) from error
+        shown = html.escape(say(lang, str(error)), quote=False)
+        title = t(lang, "common.refused")
+        raise gr.Error(shown, title=title, print_exception=False) from error
 
 
 def told(function: Callable[..., Any], *args: Any) -> Any:

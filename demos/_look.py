@@ -70,9 +70,9 @@ def theme() -> gr.themes.Base:
 
 
 def head() -> str:
-    """What goes into every page's ``<head>``: the palette and the keyboard."""
+    """What goes into every page's ``<head>``: the palette, what waits for a link, the keyboard."""
     css = stylesheet() + figures_stylesheet() + static("page.css")
-    return f"<style>{css}</style><script>{static('keys.js')}</script>"
+    return f"<style>{css}</style><script>{static('wait.js')}{static('keys.js')}</script>"
 
 
 def static(name: str) -> str:

@@ -44,7 +44,8 @@ def nav_html(pages: Sequence[Listed], here: str, lang: str, chosen: str) -> str:
         )
     label = esc(t(lang, "common.pages"))
     home = f'<a class="kd-home" href="./{keep}"{_current(not here)}>KDALab</a>'
-    return f'<nav class="kd-nav" aria-label="{label}">{home}{"".join(menus)}</nav>'
+    groups = f'<div class="kd-groups">{"".join(menus)}</div>'
+    return f'<nav class="kd-nav" aria-label="{label}">{home}{groups}</nav>'
 
 
 def first_html(lang: str, chosen: str) -> str:
@@ -57,17 +58,18 @@ def first_html(lang: str, chosen: str) -> str:
 
 
 def cards_html(pages: Sequence[Listed], lang: str, chosen: str) -> str:
-    """A card for each page, under the heading of its group."""
+    """A card for each page but the tour, under its group and what that group is about."""
     keep = f"?lang={chosen}" if chosen else ""
-    parts = []
-    for name, members in grouped(pages).items():
+    parts = [f'<p class="kd-choose">{esc(t(lang, "home.choose"))}</p>']
+    for name, members in grouped([p for p in pages if p.slug != "tour"]).items():
         cards = "".join(
             f'<a href="./{esc(p.slug)}{keep}"><h3>{esc(p.title(lang))}</h3>'
             f"<p>{esc(t(lang, f'{p.slug}.question'))}</p></a>"
             for p in members
         )
         parts.append(
-            f'<h2 class="kd-group">{esc(t(lang, f"common.group-{name}"))}</h2>'
+            f'<h2 class="kd-group">{esc(t(lang, f"common.group-{name}"))} '
+            f"<small>{esc(t(lang, f'home.about-{name}'))}</small></h2>"
             f'<div class="kd-cards">{cards}</div>'
         )
     return f'<nav aria-label="{esc(t(lang, "common.pages"))}">{"".join(parts)}</nav>'

@@ -27,7 +27,12 @@ PLAY, PAUSE = PLAY_SIGN + "Play", "Pause"
 COPY_LINK_JS = _look.static("copy_link.js")
 DOWNLOAD_JS = _look.static("download.js")
 FORGET_LINK_JS = _look.static("forget_link.js")
-SAVE_FILE_JS = _look.static("save_file.js")
+SHOWN_JS = _look.static("shown.js")
+
+
+def save_picture_js(what: str, kind: str) -> str:
+    """Saves ``what`` ("picture" or "charts") as it stands on the page, as "svg" or "png"."""
+    return f"() => ({_look.static('save_picture.js').rstrip()})('{what}', '{kind}')"
 
 
 @dataclass(frozen=True, slots=True)

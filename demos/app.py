@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 
 from demos import _opening, _page, restore
+from demos._blocks import App
 from demos._nav import cards_html, first_html, nav_html
 from demos._page import launch_options as launch_options
 from demos._pages import Page, listed
@@ -28,7 +29,7 @@ def pages() -> list[Page]:
 def build_app() -> gr.Blocks:
     """All pages in one app, each under its own address."""
     found = listed()
-    with gr.Blocks(title="KDALab", fill_width=True) as app:
+    with App(title="KDALab", fill_width=True) as app:
         gr.Navbar(visible=False)
         _home(app)
         for page in found:
@@ -66,8 +67,14 @@ def _home(app: gr.Blocks) -> None:
             min_width=110,
             scale=0,
         )
-    parts = [_page.block(text) for text in _words("en", "")]
-    teaser, drawn = _page.block(""), _opening.drawn_box()
+    heading, first, cards = _words("en", "")
+    with gr.Row(elem_classes="kd-front"):
+        with gr.Column(scale=3, min_width=320):
+            parts = [_page.block(heading)]
+        with gr.Column(scale=2, min_width=320):
+            parts.append(_page.block(first))
+    teaser, drawn = _page.picture("", "kd-teaser"), _opening.drawn_box()
+    parts.append(_page.block(cards))
     _opening.later(app, "", lambda: [_teaser("en", "")], [teaser], drawn)
 
     def speak(code: str) -> tuple[Any, ...]:
@@ -95,8 +102,9 @@ def _front(lang: str, chosen: str) -> list[str]:
 
 
 def _words(lang: str, chosen: str) -> list[str]:
+    """What this is, where to begin, and every page."""
     heading = _page.heading_html(t(lang, "home.question"), t(lang, "home.sentence"))
-    return [heading + first_html(lang, chosen), cards_html(listed(), lang, chosen)]
+    return [heading, first_html(lang, chosen), cards_html(listed(), lang, chosen)]
 
 
 def _teaser(lang: str, chosen: str) -> str:

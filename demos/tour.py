@@ -11,6 +11,7 @@ import gradio as gr
 
 from demos import _look, _page
 from demos import _tour_parts as show
+from demos._blocks import App
 from demos._lesson import guard, joined, page_query
 from demos._nav import nav_html
 from demos._text import language_of, t
@@ -29,7 +30,7 @@ def build(page: gr.Blocks | None = None) -> gr.Blocks:
     from demos._pages import listed  # it imports this module
 
     if page is None:
-        with gr.Blocks(title=f"KDALab: {t('en', 'tour.title')}", fill_width=True) as own:
+        with App(title=f"KDALab: {t('en', 'tour.title')}", fill_width=True) as own:
             return build(own)
     pages, start, lang = listed(), Place(), ("en", "")
     place, spoken = gr.State(start), gr.State(lang)
@@ -60,7 +61,7 @@ def build(page: gr.Blocks | None = None) -> gr.Blocks:
                 forward = gr.Button(t("en", "tour.next"), size="sm", elem_id="kd-forward")
                 again = gr.Button(t("en", "tour.again"), size="sm", elem_id="kd-again")
         with gr.Column(scale=3, min_width=320):
-            picture = _page.block(show.picture_html(start, "en"), elem_id="kd-picture")
+            picture = _page.picture(show.picture_html(start, "en"))
             after = _page.block("", elem_id="kd-next")
     # It carries the address, as the step bar of other pages does.
     bar = _page.block(
@@ -92,7 +93,7 @@ def build(page: gr.Blocks | None = None) -> gr.Blocks:
 
     def answer(now: Place, said: tuple[str, str], option: str | None) -> tuple[Any, ...]:
         if option is not None:
-            return shown(guard(now.answered, option), said)
+            return shown(guard(now.answered, option, lang=said[0]), said)
         asking = list(shown(now, said))
         if now.answer is None and not now.done:
             asking[frame.index(verdict)] = show.choose_first_html(said[0])
@@ -118,12 +119,13 @@ def build(page: gr.Blocks | None = None) -> gr.Blocks:
         if code == "en" and not query:
             return (gr.skip(),) * (len(labelled) + len(frame))
         said = (code, code if query.get("lang") in LANGUAGES else "")
-        return *labels(said), *shown(guard(read_place, query), said)
+        return *labels(said), *shown(guard(read_place, query, lang=code), said)
 
     # In the queue, so that what is wrong with a link becomes a message on the page.
     seen = page.load(
         look, None, [*labelled, *frame], show_progress="hidden", api_visibility="private"
     )
+    seen.then(None, None, None, js=_page.SHOWN_JS, api_visibility="private")
     seen.failure(None, None, None, js=_page.FORGET_LINK_JS, api_visibility="private")
     gr.api(questions, api_name=SLUG)
     return page
@@ -131,7 +133,7 @@ def build(page: gr.Blocks | None = None) -> gr.Blocks:
 
 def questions(lang: str = "en") -> list[dict[str, Any]]:
     """Every question of the tour, its options, the right one, and the numbers of the run."""
-    if lang not in LANGUAGES:
+    if not isinstance(lang, str) or lang not in LANGUAGES:
         raise gr.Error(f"lang: use one of {', '.join(LANGUAGES)}", print_exception=False)
     return [
         {

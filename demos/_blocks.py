@@ -1,0 +1,31 @@
+"""The app itself: Gradio's ``Blocks``, with an answer for a script that sends too little."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import gradio as gr
+
+
+class App(gr.Blocks):
+    """``gr.Blocks`` whose named endpoints say what they take.
+
+    Gradio checks how many values arrived where no function of ours runs yet, and tells the caller
+    of a named endpoint nothing at all.
+    """
+
+    def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
+        """As Gradio's; a wrong number of values for a named endpoint is a message.
+
+        Raises:
+            gr.Error: it is; the message has the endpoint's name and what it takes.
+        """
+        wanted = len(block_fn.inputs)
+        if block_fn.api_visibility == "public" and len(inputs) != wanted:
+            names = ", ".join(inspect.signature(block_fn.fn).parameters)
+            raise gr.Error(
+                f'/{block_fn.api_name}: "data" has {len(inputs)} values; give {wanted}: {names}',
+                print_exception=False,
+            )
+        super().validate_inputs(block_fn, inputs)

@@ -1,0 +1,2 @@
+() => requestAnimationFrame(() => requestAnimationFrame(() =>
+  document.documentElement.classList.remove('kd-waits')))
