@@ -178,7 +178,8 @@ def print_report(report: Report | None) -> None:
 
     console = Console(stderr=False)
     for line in report.lines if report is not None else ():
-        console.print(line, style="yellow" if "skipped; the first" in line else "dim", markup=False)
+        wrong = "; the first: " in line  # something was skipped, or contradicts itself
+        console.print(line, style="yellow" if wrong else "dim", markup=False)
 
 
 def _size(path: Path) -> int:

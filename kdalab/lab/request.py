@@ -124,5 +124,8 @@ def report_of(trace: Requests) -> Report:
         trace.block_tokens,
         trace.n_skipped,
         tuple(str(s) for s in trace.skipped),
-        tuple(getattr(trace, "notes", ())),
+        (
+            *getattr(trace, "notes", ()),
+            *getattr(getattr(trace, "contradictions", None), "notes", ()),
+        ),
     )

@@ -6,14 +6,18 @@ import gzip
 import json
 import os
 import threading
+from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kdalab.errors import KdalabError
 from kdalab.lab import synthetic_trace, write_synthetic
 from kdalab.lab.readers import READERS, ReadOptions, open_trace
+from kdalab.lab.readers.prefixes import PrefixCheck
 from kdalab.lab.request import Requests, TraceRequest, report_of
 
 TOKENS = [list(range(100, 100 + n)) for n in (130, 70)]
@@ -287,6 +291,63 @@ def test_ids_that_are_strings_count_by_their_value(tmp_path: Path) -> None:
     assert list(a.blocks[:2]) == list(b.blocks[:2])
     assert a.blocks[2] != b.blocks[2]
     assert min(a.blocks) >= 0
+
+
+def prompts(*prompts: list[int]) -> list[Any]:
+    return [
+        SAMPLES["mooncake"][0] | {"timestamp": t, "input_length": 512 * len(ids), "hash_ids": ids}
+        for t, ids in enumerate(prompts)
+    ]
+
+
+@pytest.mark.parametrize("batch", [1, 4, 1 << 20])
+def test_ids_that_contradict_an_earlier_prefix_are_counted_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr("kdalab.lab.readers.prefixes.BATCH", batch)
+    rows = prompts([1, 2, 3], [1, 2, 4], [5, 2, 3], [], [4], [7, 7], [1, 2, 3, 9], [8, 9])
+    rows[3] |= {"input_length": 511, "hash_ids": [11]}
+    reader, found = read(write(tmp_path / "t", rows))
+    assert (len(found), reader.n_skipped) == (8, 0)
+    # By the definition: an id's first predecessor is the right one.
+    first: dict[int, int] = {}
+    wrong = sum(
+        first.setdefault(i, before) != before
+        for r in found
+        for before, i in zip([-1, *r.blocks], r.blocks, strict=False)
+    )
+    assert wrong == 4
+    assert reader.contradictions.count == wrong  # type: ignore[attr-defined]
+    note = report_of(reader).notes[-1]
+    assert note == report_of(reader.load()).notes[-1]  # type: ignore[attr-defined]
+    assert note.startswith("4 block ids contradict an earlier prefix")
+    assert note.endswith(
+        "the first: line 3: id 2 after 5, the first time after 1; line 5: id 4 at the beginning, "
+        "the first time after 2; line 6: id 7 after 7, the first time at the beginning"
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), max_size=12))
+def test_contradictions_are_those_of_the_definition(paths: list[list[int]]) -> None:
+    check, first, wrong = PrefixCheck(), dict[int, int](), 0
+    for line, ids in enumerate(paths):
+        check.add(TraceRequest(line, 0.0, 1, 1, array("q", ids)))
+        wrong += sum(
+            first.setdefault(i, before) != before
+            for before, i in zip([-1, *ids], ids, strict=False)
+        )
+    check.finish()
+    assert (check.count, len(check.first)) == (wrong, min(3, wrong))
+
+
+def test_ids_of_whole_prefixes_and_ids_that_promise_nothing_need_no_note(tmp_path: Path) -> None:
+    for name, rows in (
+        ("good", prompts([1, 2, 3], [1, 2, 4], [5, 6], [1, 2, 4, 8])),
+        ("blocks", [SAMPLES["kvcache"][0] | {"hash_ids": ids} for ids in ([7, 8, 9], [9, 8, 7])]),
+    ):
+        reader, _ = read(write(tmp_path / name, rows))
+        assert not any("contradict" in line for line in report_of(reader).lines)
 
 
 def test_options_out_of_range_are_refused() -> None:

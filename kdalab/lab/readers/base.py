@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from kdalab.errors import KdalabError
 from kdalab.lab.readers import source
+from kdalab.lab.readers.prefixes import PrefixCheck
 from kdalab.lab.request import MAX_BAD_LINES, MAX_TOKENS, Skipped, Trace, TraceRequest
 
 SHARING = ("preamble", "none")
@@ -92,6 +93,8 @@ class Reader:
     title: ClassVar[str] = ""
     fields: ClassVar[tuple[str, ...]] = ()
     time_field: ClassVar[str] = "timestamp"
+    #: Does the format say that an id stands for the whole prefix up to its block?
+    ids_are_prefixes: ClassVar[bool] = False
 
     def __init__(self, path: str | Path, options: ReadOptions | None = None) -> None:
         self.options = options or ReadOptions()
@@ -101,6 +104,7 @@ class Reader:
         self.notes: tuple[str, ...] = ()
         self.n_skipped = self.n_requests = 0
         self.skipped: list[Skipped] = []
+        self.contradictions = PrefixCheck()
 
     @classmethod
     def claims(cls, head: Head) -> bool:
@@ -133,11 +137,15 @@ class Reader:
 
     def __iter__(self) -> Iterator[TraceRequest]:
         self.n_skipped, self.skipped, self.n_requests = 0, [], 0
+        self.contradictions = PrefixCheck()
         self.begin()
         if self.options.sort:
             yield from self._sorted()
             return
         last = 0.0
+        look, finish = self.contradictions.add, self.contradictions.finish
+        if not self.ids_are_prefixes:
+            look = _leave_be
         for item in self.items():
             if isinstance(item, Skipped):
                 self._skip(item)
@@ -149,9 +157,13 @@ class Reader:
                 continue
             last = time
             self.n_requests += 1
-            yield item
+            look(item)
             if self.n_requests == self.options.limit:
+                finish()
+                yield item
                 return
+            yield item
+        finish()
         self._check_not_empty()
 
     def _sorted(self) -> Iterator[TraceRequest]:
@@ -164,7 +176,12 @@ class Reader:
         found.sort(key=lambda r: r.timestamp_ms)
         self.n_requests = len(found)
         self._check_not_empty()
-        yield from found[: self.options.limit]
+        found = found[: self.options.limit]
+        if self.ids_are_prefixes:
+            for request in found:
+                self.contradictions.add(request)
+            self.contradictions.finish()
+        yield from found
 
     def _check_not_empty(self) -> None:
         if not self.n_requests:
@@ -195,8 +212,12 @@ class Reader:
             list(self.skipped),
             self.block_tokens,
             self.format,
-            self.notes,
+            (*self.notes, *self.contradictions.notes),
         )
+
+
+def _leave_be(request: TraceRequest) -> None:
+    """A format whose ids promise nothing about prefixes."""
 
 
 def json_object(raw: bytes, fields: Sequence[str] = ()) -> dict[str, Any]:

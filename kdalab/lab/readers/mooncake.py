@@ -31,6 +31,7 @@ class MooncakeReader(Reader):
     format = "mooncake"
     title = "Mooncake JSONL (512-token blocks)"
     fields = FIELDS
+    ids_are_prefixes = True
 
     def __init__(self, path: str | Path, options: ReadOptions | None = None) -> None:
         super().__init__(path, options)
