@@ -68,11 +68,11 @@ class Recording:
         return fold(self.events[: self.steps[step].event_index], self.start)
 
     def match_at(self, step: int) -> ev.Matched | None:
-        """The latest look-up that concerns this step's request, if one has been made."""
+        """The latest look-up of this step's request, if it has been made; of a step that is no
+        request's, the latest of all."""
         here = self.steps[step]
         past = [e for e in self.events[: here.event_index] if isinstance(e, ev.Matched)]
-        own = [e for e in past if e.request == here.request]
-        found = own or past
+        found = [e for e in past if here.request in ("", e.request)]
         return found[-1] if found else None
 
     def faulty_at(self, step: int) -> dict[str, str]:

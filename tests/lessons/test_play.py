@@ -150,3 +150,12 @@ def test_faults_wait_for_the_last_arrivals(recorded):
     assert first == [e for e in clean.events if e.request == "A"]
     assert run.faulty_at(len(run.steps) - 1) == {"B": "skip_replay"}
     assert run.scenario.name == scenario("fan-out").name
+
+
+@pytest.mark.parametrize("name", ["fan-out", "fork"])
+def test_a_step_of_a_request_never_gives_the_reasons_of_another(recorded, name):
+    run = recorded(name)
+    for index, step in enumerate(run.steps):
+        match = run.match_at(index)
+        if step.request and match is not None:
+            assert match.request == step.request, step.sentence
