@@ -50,6 +50,12 @@ class PartialFilm(Film):
         arrived = act.candidate is not None or act.kind == "hash"
         restore = act.candidate or 0
         own = run.b_tokens - run.shared
+        words = {
+            "restored": t(lang, "partial.bar-restored", tokens=restore),
+            "made": t(lang, "partial.bar-again", tokens=run.shared - restore),
+            "planned": t(lang, "partial.bar-own", tokens=own),
+        }  # fmt: skip
+        final = act.kind in ("agree", "nothing", "copy", "copy-state", "shared")
         prompts = [
             PromptBar(
                 "A", 0,
@@ -60,6 +66,7 @@ class PartialFilm(Film):
                 "B", 1,
                 [(restore, "restored"), (run.shared - restore, "made"), (own, "planned")],
                 t(lang, "partial.prompt", tokens=run.b_tokens),
+                words if final else {},
             ),
         ]  # fmt: skip
         before = run.acts[step - 1].cached if step else act.cached
@@ -81,7 +88,6 @@ class PartialFilm(Film):
                     0 if full or arrived else act.computed,
                 )
             )  # fmt: skip
-        final = act.kind in ("agree", "nothing", "copy", "copy-state", "shared")
         shown = lanes_svg(
             prompts, lanes, unit=run.sizes.unit,
             same=run.shared // run.sizes.unit if arrived else 0,
@@ -97,17 +103,35 @@ class PartialFilm(Film):
         now = f'<p class="now">{esc(self.sentence(step, lang))}</p>'
         reason = f"<p>{esc(t(lang, f'partial.why-{act.kind}', **act.values))}</p>"
         parts = [(t(lang, "common.in-step"), now), (t(lang, "partial.why"), reason)]
+        if act.kind in ("agree", "nothing"):
+            parts += self._again(lang)
         if self.fine is not None:
             fine, here = self.fine.lookup, self.run.lookup
             lost = t(
                 lang, "partial.damage", fine=fine.restore, coarse=here.restore,
                 lost=fine.restore - here.restore, unit=self.fine.sizes.unit,
+                again=self.run.again,
             )  # fmt: skip
             parts.append((t(lang, "partial.broken"), f'<p class="kd-bad">{esc(lost)}</p>'))
         if act.candidate is not None:
             lines = "".join(f"<li>{esc(say(lang, line))}</li>" for line in self.run.lookup.why)
             parts.append((t(lang, "partial.lookup"), f"<ul>{lines}</ul>"))
         return why_panel(*parts)
+
+    def _again(self, lang: str) -> list[tuple[str, str]]:
+        """Why shared tokens are computed again: for want of a state, or of a name."""
+        run, found = self.run, self.run.lookup
+        unit, same = run.sizes.unit, run.shared // run.sizes.unit * run.sizes.unit
+        facts = {
+            "again": run.again, "restore": found.restore, "match": found.token_match,
+            "replay": found.replay, "unnamed": run.shared - found.token_match, "unit": unit,
+            "same": same, "next": same + unit, "shared": run.shared,
+        }  # fmt: skip
+        kinds = ["state"] if found.replay else []
+        if facts["unnamed"]:
+            kinds.append("grid" if found.token_match == same else "left")
+        lines = "".join(f"<p>{esc(t(lang, f'partial.again-{k}', **facts))}</p>" for k in kinds)
+        return [(t(lang, "partial.again", **facts), lines)] if kinds else []
 
     def tables(self, step: int, lang: str) -> Sequence[Table]:
         run = self.run
@@ -161,6 +185,8 @@ class PartialFilm(Film):
             "shared": run.shared,
             "token_match": run.lookup.token_match,
             "restore": run.lookup.restore,
+            "computed_again": run.again,
+            "replayed": run.lookup.replay,
             "groups": [{"name": g.name, "reach": g.tokens} for g in run.lookup.groups],
             "searches": [
                 {

@@ -55,6 +55,11 @@ class PartialRun:
     searches: tuple[Search, ...]
     copies: tuple[Copy, ...]
 
+    @property
+    def again(self) -> int:
+        """Shared tokens that B computes again: those replayed, and those that no name covers."""
+        return self.shared - self.lookup.restore
+
 
 def play_partial(
     shared: int, block: int, unit: int | None, *, parts: int = 1, beyond: int = 0
@@ -170,7 +175,8 @@ class _Player:
             self._say(kind, facts, candidate, search)
         facts = {
             "restore": lookup.restore, "match": lookup.token_match, "replay": lookup.replay,
-            "shared": self.shared, "new": lookup.new,
+            "shared": self.shared, "tokens": chain.n_tokens, "own": chain.n_tokens - self.shared,
+            "again": self.shared - lookup.restore,
         }  # fmt: skip
         self._say("agree" if lookup.restore else "nothing", facts, lookup.restore)
 

@@ -7,8 +7,9 @@ boundary can be compared by eye.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kdalab.viz import svg
 from kdalab.viz.css import hue_class
@@ -20,12 +21,14 @@ _BAR, _BLOCK, _STATE = 18.0, 26.0, 20.0
 @dataclass(frozen=True, slots=True)
 class PromptBar:
     """A prompt: its letter and place in the order of arrival; ``parts`` are (tokens, look), where a
-    look is "done", "made", "restored" or "planned"."""
+    look is "done", "made", "restored" or "planned". ``words`` are what
+    stands in a part of that look, where it has room for more than its number."""
 
     letter: str
     index: int
     parts: Sequence[tuple[int, str]]
     note: str = ""
+    words: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
@@ -135,10 +138,18 @@ def _prompt(axis: svg.TokenAxis, y: float, prompt: PromptBar, lines: Sequence[fl
                 middle = axis.x(at + tokens / 2)
                 if axis.width(tokens) > 110 and any(abs(middle - x) < 22 for x in lines):
                     middle += 34
-                shown = svg.text(middle, y + 13, f"{tokens:,}", css)
+                said = prompt.words.get(look, "")
+                if not said or _wide(said) > axis.width(tokens) - 8:
+                    said = f"{tokens:,}"
+                shown = svg.text(middle, y + 13, said, css)
                 parts.append(svg.group(shown, hue_class(prompt.index)))
         at += tokens
     return "".join(parts)
+
+
+def _wide(text: str) -> float:
+    """About how wide a small text is; a Chinese or Korean letter takes two places."""
+    return 5.9 * sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _units(axis: svg.TokenAxis, y: float, unit: int, same: int, tokens: int, name: str) -> str:

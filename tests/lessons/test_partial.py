@@ -66,3 +66,13 @@ def test_sizes_that_do_not_go_together_are_refused():
         play_partial(400, 128, 48)
     with pytest.raises(KdalabError, match="1 or more shared"):
         play_partial(0, 128, 64)
+
+
+@pytest.mark.parametrize("unit", [64, None])
+@pytest.mark.parametrize(("shared", "beyond"), [(400, 0), (650, 300), (255, 0), (1000, 10)])
+def test_what_is_computed_again_is_replayed_or_has_no_name(shared, beyond, unit):
+    run = play_partial(shared, 256, unit, beyond=beyond)
+    found = run.lookup
+    own = found.n_tokens - shared
+    assert run.again == shared - found.restore
+    assert run.again == found.replay + (found.new - own)  # the lookup counts the nameless as new
