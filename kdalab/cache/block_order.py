@@ -7,8 +7,10 @@ candidates, and the lowest goes. In a pool of blocks that becomes:
 * **Candidates** are the free cached blocks, save KV blocks whose text goes on in another cached
   one: a lookup reads KV from the left, so a hole makes all that lies behind it worthless. States
   may go anywhere, also at a fork, which in the paper cannot go as a tree needs it to hang on.
-* **Recency** is 1 / (now - last use), counted in releases: all that a request gives back at once
-  has one age, and ``now`` is one beyond the youngest candidate. Equals go in the queue's order.
+* **Recency** is 1 / (now - last use), counted in requests: the clock moves when a request's first
+  step gets its blocks, and what is given back until the next one begins has one age. So it does
+  not matter in how many steps a request ran, nor how often it was turned away before it began.
+  ``now`` is one beyond the youngest candidate. Equals go in the queue's order.
 * **FLOPs per byte**: see ``block_worth``. A block whose companions are gone is worth 0, so what is
   left of an entry follows soon after its first block.
 * Blocks that hold nothing go before all others. With no candidate (each free block is followed by
@@ -67,6 +69,11 @@ class OrderedPool(BlockPool):
 
     # -- blocks ------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """A request's first step gets its blocks: what comes back from now on is younger than all
+        that came back before."""
+        self.clock += 1
+
     def take(self, count: int, group: int) -> list[Block]:
         if not 0 <= count <= self.n_free:
             raise OutOfSlotsError(f"{count:,} blocks wanted, {self.n_free:,} are free")
@@ -91,13 +98,10 @@ class OrderedPool(BlockPool):
             self.candidate[block.id] = False
 
     def drop(self, blocks: Iterable[Block]) -> None:
-        freed = False
         for block in blocks:
             super().drop((block,))
             if block.ref or not block.keys:
                 continue
-            self.clock += not freed
-            freed = True
             self.turn += 1
             at = block.id
             self.used[at], self.turns[at], self.group_of[at] = self.clock, self.turn, block.group

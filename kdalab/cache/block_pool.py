@@ -101,6 +101,9 @@ class BlockPool:
 
     # -- blocks ------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """A request's first step gets its blocks. The queue needs no clock."""
+
     def take(self, count: int, group: int) -> list[Block]:
         """The next ``count`` free blocks, for ``group``; what they held is lost.
 

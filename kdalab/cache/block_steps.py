@@ -60,6 +60,8 @@ def allocate(cache: BlockStateCache, request: Request, end: int, drafts: int) ->
             need -= row.owned and not row.running.keys
     if need > cache.pool.n_free:
         return None
+    if request.last is None:
+        cache.pool.begin()
     copies: list[Copy] = []
     kv_blocks = {g: _extend_kv(cache, request, g, n, copies) for g, n in missing.items()}
     others = points if stay is None else [p for p in points if p != stay]

@@ -9,6 +9,7 @@ sums of these.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kdalab.cache import BlockRetention, parse_placement
@@ -40,10 +41,16 @@ SHAPE = Shape(
     most=320,
 )
 PLACEMENTS = ("leaf", "leaf+branch", "every:128", "all", "branch-first", "tail-first")
+TREE = ("lru", "lru-path", "lru+cap:2", "marconi:0.5", "marconi:2+cap:2")
+"""What is kept in a tree."""
+BLOCKS = ("lru", "marconi:0.5", "marconi:2")
+"""Which blocks go first."""
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
+    """What a comparison has seen: how many requests, and how many were decided otherwise."""
+
     requests: int = 0
     restored: int = 0
     replayed: int = 0
@@ -65,7 +72,7 @@ class _Seen:
 
 def lab_claims(cases: int, seed: int, progress: Progress | None = None) -> list[Claim]:
     """Four rows: the tree and the blocks, each with room for all that it wants to keep, and with
-    so little that it has to give things up.
+    so little that it has to give things up, under the queue and under Marconi's order.
 
     Args:
         cases: requests of each row, in engines of random placements and retentions.
@@ -78,7 +85,7 @@ def lab_claims(cases: int, seed: int, progress: Progress | None = None) -> list[
         ("blocks, ample memory", _block_batch, False),
         ("blocks, evicted", _block_batch, True),
     ):
-        chance, model, seen = random.Random(seed), tiny_model(), _Seen()
+        chance, model, seen = random.Random(seed), tiny_model(), Seen()
         while seen.requests < cases:
             batch(model, chance, min(BATCH, cases - seen.requests), tight, seen)
             if progress is not None:
@@ -96,10 +103,23 @@ def lab_claims(cases: int, seed: int, progress: Progress | None = None) -> list[
     return claims
 
 
-def _batch(model: HybridModel, chance: random.Random, count: int, tight: bool, seen: _Seen) -> None:
-    placement = chance.choice(PLACEMENTS)
-    retention = chance.choice(("lru", "lru-path", "lru+cap:2"))
+def _batch(model: HybridModel, chance: random.Random, count: int, tight: bool, seen: Seen) -> None:
+    placement, retention = chance.choice(PLACEMENTS), chance.choice(TREE)
     slots = chance.randint(2, 5) if tight else 400
+    requests = generate(count, SHAPE, chance.randrange(2**31))
+    compare_tree(model, placement, retention, slots, requests, seen)
+
+
+def compare_tree(
+    model: HybridModel,
+    placement: str,
+    retention: str,
+    slots: int,
+    requests: Iterable[TraceRequest],
+    seen: Seen,
+) -> None:
+    """The same requests through a replay and an engine of ``slots`` checkpoints, every page kept;
+    ``seen`` compares what both decide."""
     engine = Engine(
         model,
         EngineConfig(
@@ -113,7 +133,7 @@ def _batch(model: HybridModel, chance: random.Random, count: int, tight: bool, s
         ),
     )
     run = RadixRun(_setup(placement, retention, slots), CELL, Account("", "", "tiny", CELL, 0, 0))
-    for request in generate(count, SHAPE, chance.randrange(2**31)):
+    for request in requests:
         served = run.start(request, alone=True)
         assert served is not None
         run.finish(served)
@@ -139,35 +159,45 @@ def _setup(placement: str, retention: str, slots: int) -> Setup:
 
 
 def _block_batch(
-    model: HybridModel, chance: random.Random, count: int, tight: bool, seen: _Seen
+    model: HybridModel, chance: random.Random, count: int, tight: bool, seen: Seen
 ) -> None:
-    block = 2 * CELL
     setup = Setup(
         model="tiny",
         cache="block",
-        block=block,
+        block=2 * CELL,
         unit=CELL,
         interval=chance.choice((None, 0, 4 * CELL)),
-        # Marconi's ages count what is given back at once, and an engine, which has one more step at
-        # a request's end, gives back in two goes what a replay gives back in one. Under that order
-        # the two can choose otherwise, so this claim is about the queue.
-        retention="lru",
+        retention=chance.choice(BLOCKS),
         layout=chance.choice(("padded", "packed")),
         chunk=512,
         memory=1,
     )
-    groups = layout_for(setup, CELL)
     n_blocks = chance.randint(20, 34) if tight else 4_000
-    setup = replace(setup, memory=n_blocks * groups.stride)
+    requests = generate(count, SHAPE, chance.randrange(2**31))
+    compare_blocks(model, setup, n_blocks, requests, seen)
+
+
+def compare_blocks(
+    model: HybridModel,
+    setup: Setup,
+    n_blocks: int,
+    requests: Iterable[TraceRequest],
+    seen: Seen,
+) -> None:
+    """The same requests through a replay of ``setup`` and an engine, both of ``n_blocks``;
+    ``seen`` compares what both decide."""
+    size = n_blocks * layout_for(setup, CELL).stride
+    setup = replace(setup, memory=size)
     engine = BlockEngine(
         model,
         BlockEngineConfig(
-            total_bytes=n_blocks * groups.stride,
+            total_bytes=size,
             n_blocks=n_blocks,
             layout=setup.layout,
-            attention_block=block,
-            state_block=block,
-            unit=CELL,
+            attention_block=setup.block,
+            state_block=setup.block,
+            unit=setup.unit,
+            mode=setup.mode,
             retention=BlockRetention(setup.interval, block_order(setup.retention)),
             chunk_tokens=setup.chunk,
             max_running=1,
@@ -177,7 +207,7 @@ def _block_batch(
     )
     empty = Trace("", block_tokens=CELL)
     run = BlockRun(setup, empty, Account("", "", "tiny", CELL, 0, 0))
-    for request in generate(count, SHAPE, chance.randrange(2**31)):
+    for request in requests:
         served = run.start(request, alone=True)
         assert served is not None
         run.finish(served)
@@ -187,8 +217,7 @@ def _block_batch(
             engine.step()
         assert asked.lookup is not None
         found = (asked.lookup.restore, asked.lookup.token_match)
-        what = f"{setup}, request {request.line}"
-        seen.compare(found, (served.restore, served.known), what)
+        seen.compare(found, (served.restore, served.known), f"{setup}, request {request.line}")
 
 
 def _matched(engine: Engine, request: TraceRequest) -> tuple[int, int]:

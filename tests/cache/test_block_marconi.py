@@ -16,10 +16,12 @@ from kdalab.cache import (
     BlockStateCache,
     Bytes,
     EvictionOrder,
+    Lease,
     Lru,
     Marconi,
     MarconiOrder,
     PrefillFlops,
+    Step,
     plain_groups,
 )
 from kdalab.cache.block_order import OrderedPool
@@ -36,26 +38,33 @@ def order(alpha: float) -> MarconiOrder:
 class Judge:
     """Stands beside a pool and says, from the tables and texts alone, which block must go.
 
-    ``names`` maps each hash to the text it stands for; ``age`` a block to the number of the
-    release that freed it.
+    ``names`` maps each hash to the text it stands for; ``age`` a block to the number of requests
+    that had got blocks for a step when it was given back.
     """
 
     def __init__(self, bench: Bench, names: dict[bytes, Tokens]) -> None:
         pool = bench.cache.pool
         assert isinstance(pool, OrderedPool)
         self.bench, self.pool, self.names = bench, pool, names
-        self.choose, self.drop = pool.least, pool.drop
+        self.choose, self.drop, self.allocate = pool.least, pool.drop, bench.cache.allocate
         self.age: dict[int, int] = {}
-        self.releases = self.choices = 0
+        self.began: set[int] = set()
+        self.choices = 0
         pool.least = self.least  # type: ignore[method-assign]
         pool.drop = self.dropped  # type: ignore[method-assign]
+        bench.cache.allocate = self.allocated  # type: ignore[method-assign]
+
+    def allocated(self, lease: Lease, end: int, drafts: int = 0) -> Step | None:
+        step = self.allocate(lease, end, drafts)
+        if step is not None:
+            self.began.add(lease.id)
+        return step
 
     def dropped(self, blocks: Iterable[Block]) -> None:
         before = {b.id for b in self.pool.free_blocks()}
         self.drop(tuple(blocks))
         now = [b for b in self.pool.free_blocks() if b.id not in before and b.keys]
-        self.releases += bool(now)
-        self.age.update({b.id: self.releases for b in now})
+        self.age.update({b.id: len(self.began) for b in now})
 
     def least(self, groups: frozenset[int] | None = None) -> Block | None:
         chosen, expected = self.choose(groups), self.expected(groups)
@@ -223,6 +232,27 @@ def test_blocks_without_states_are_worth_what_they_hold() -> None:
     bench.run(short)
     bench.cache.evict(Bytes(kv=2))
     assert (bench.restore((*long, 1)), bench.restore((*short, 1))) == (160, 0)
+
+
+def test_ages_count_requests_however_many_steps_they_ran_and_not_those_turned_away() -> None:
+    bench = Bench(16, 80, states=2, retention=None, order=order(1.0))
+    slow, quick, last = text(161, 1), text(161, 2), text(33, 3)
+    pool = bench.cache.pool
+    assert isinstance(pool, OrderedPool)
+
+    def ages() -> set[int]:
+        return {int(pool.used[b.id]) for b in pool.free_blocks() if b.keys} - seen
+
+    seen: set[int] = set()
+    for number, (tokens, budget) in enumerate([(slow, 16), (quick, 512), (last, 16)], 1):
+        for _ in range(number):  # it finds no room yet, and asks again
+            bench.cache.release(bench.start(tokens), used=False)
+            held = bench.start(tokens)
+            assert bench.cache.allocate(held, 10**5) is None
+            bench.cache.release(held, used=False)
+        bench.run(tokens, budget)
+        assert ages() == {number}
+        seen |= ages()
 
 
 def test_an_order_without_costs_and_one_of_a_tree_are_refused() -> None:
