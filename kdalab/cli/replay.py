@@ -16,7 +16,7 @@ from kdalab.errors import KdalabError
 if TYPE_CHECKING:
     from kdalab.cli.traces import Bar
     from kdalab.lab import ReplayResult, Requests
-    from kdalab.lab.marconi import Tuned
+    from kdalab.lab.tuning import Tuned
     from kdalab.spec import ModelSpec
 
 

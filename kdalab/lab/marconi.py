@@ -1,35 +1,15 @@
-"""Tuning alpha of the FLOP-aware order by replay, as Marconi does.
-
-The cache begins with alpha 0. At its first eviction ``w`` requests have been seen; the next
-``factor * w`` are replayed from there under every alpha, and the one that saves the most FLOPs
-stays. A replay is deterministic, so each trial gets to the first eviction by running the same
-requests again instead of copying the tree.
-"""
+"""Marconi's alpha for a tree, tuned by replay; see ``kdalab.lab.tuning``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import islice
-
 from kdalab.cache import Placement, RadixStateCache, Retention, parse_retention
 from kdalab.cache.flops import PrefillFlops
-from kdalab.cache.marconi import ALPHAS, MarconiOrder, best_alpha
-from kdalab.errors import KdalabError
+from kdalab.cache.marconi import ALPHAS, MarconiOrder
 from kdalab.lab.replay import ReplayResult, _Replayer, check_budget
 from kdalab.lab.trace import Requests, TraceRequest
+from kdalab.lab.tuning import FACTOR, NOTHING_EVICTED, Tuned, is_auto, tune, with_alpha
 from kdalab.memory.counting import CountingPool
 from kdalab.spec import ModelSpec, state_sizes
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """The choice, and what it rests on. ``saved`` are FLOPs in the window for every alpha tried;
-    without an eviction there is nothing to choose, alpha is 0 and the window empty."""
-
-    alpha: float
-    first_eviction: int
-    window: int
-    saved: dict[float, int]
 
 
 def tune_alpha(
@@ -37,7 +17,7 @@ def tune_alpha(
     spec: ModelSpec,
     placement: Placement,
     budget: int,
-    factor: int = 5,
+    factor: int = FACTOR,
     alphas: tuple[float, ...] = ALPHAS,
 ) -> Tuned:
     """The best alpha for ``trace`` under ``budget`` bytes.
@@ -48,33 +28,10 @@ def tune_alpha(
     Raises:
         KdalabError: a factor below 1; a budget in which one request does not fit.
     """
-    if factor < 1:
-        raise KdalabError(f"a window of {factor} times the requests so far; use 1 or more")
     sizes = state_sizes(spec)
     page_bytes = sizes.latent_bytes(trace.block_tokens)
     check_budget(trace, budget, page_bytes, sizes.checkpoint_bytes)
-    first = _Trial(trace, spec, placement, budget)
-    warm: list[TraceRequest] = []
-    for request in trace:
-        warm.append(request)
-        first.serve(request)
-        if first.evicted:
-            break
-    if not first.evicted:
-        return Tuned(0.0, len(warm), 0, {})
-    window = list(islice(trace, len(warm), len(warm) * (1 + factor)))
-
-    saved: dict[float, int] = {}
-
-    def trial(alpha: float) -> float:
-        run = _Trial(trace, spec, placement, budget)
-        for request in warm:
-            run.serve(request)
-        run.order.alpha = alpha
-        saved[alpha] = sum(run.serve(request) for request in window)
-        return saved[alpha]
-
-    return Tuned(best_alpha(trial, alphas), len(warm), len(window), saved)
+    return tune(trace, lambda: _Trial(trace, spec, placement, budget), factor, alphas)
 
 
 def tuned_retention(
@@ -86,14 +43,13 @@ def tuned_retention(
     Raises:
         KdalabError: an unknown form; as ``tune_alpha``.
     """
-    name, plus, rest = text.strip().lower().partition("+")
-    if name != "marconi:auto":
+    if not is_auto(text):
         return parse_retention(text), None
-    kept = parse_retention(f"marconi:0{plus}{rest}")  # refuses a wrong cap before the work
+    kept = parse_retention(with_alpha(text, 0))  # refuses a wrong cap before the work
     if budget is None:
-        return kept, Tuned(0.0, 0, 0, {})  # nothing is ever evicted
+        return kept, NOTHING_EVICTED
     tuned = tune_alpha(trace, spec, placement, budget)
-    return parse_retention(f"marconi:{tuned.alpha:g}{plus}{rest}"), tuned
+    return parse_retention(with_alpha(text, tuned.alpha)), tuned
 
 
 class _Trial:

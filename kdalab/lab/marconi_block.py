@@ -1,9 +1,8 @@
-"""Tuning alpha of the FLOP-aware order among blocks, by replay; see ``kdalab.lab.marconi``."""
+"""Marconi's alpha among blocks, tuned by replay; see ``kdalab.lab.tuning``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 
 from kdalab.cache import (
     BlockConfig,
@@ -13,20 +12,17 @@ from kdalab.cache import (
     MarconiOrder,
     PrefillFlops,
     PrefixKey,
-    best_alpha,
     parse_block_retention,
 )
 from kdalab.cache.marconi import ALPHAS
-from kdalab.errors import KdalabError
 from kdalab.lab.block_replay import (
     CHUNK_TOKENS,
     BlockReplayer,
     BlockReplayResult,
     block_config,
 )
-from kdalab.lab.marconi import Tuned
-from kdalab.lab.replay import without_garbage_collection
 from kdalab.lab.trace import Requests, TraceRequest
+from kdalab.lab.tuning import FACTOR, NOTHING_EVICTED, Tuned, is_auto, tune, with_alpha
 from kdalab.spec import ModelSpec
 
 
@@ -34,7 +30,7 @@ def tune_block_alpha(
     trace: Requests,
     config: BlockConfig,
     flops: PrefillFlops,
-    factor: int = 5,
+    factor: int = FACTOR,
     alphas: tuple[float, ...] = ALPHAS,
     chunk: int = CHUNK_TOKENS,
 ) -> Tuned:
@@ -47,30 +43,7 @@ def tune_block_alpha(
     Raises:
         KdalabError: a factor below 1; the pool cannot hold one request.
     """
-    if factor < 1:
-        raise KdalabError(f"a window of {factor} times the requests so far; use 1 or more")
-    with without_garbage_collection():
-        first = _Trial(trace, config, flops, chunk)
-        warm: list[TraceRequest] = []
-        for request in trace:
-            warm.append(request)
-            first.serve(request)
-            if first.evicted:
-                break
-        if not first.evicted:
-            return Tuned(0.0, len(warm), 0, {})
-        window = list(islice(trace, len(warm), len(warm) * (1 + factor)))
-        saved: dict[float, int] = {}
-
-        def trial(alpha: float) -> float:
-            run = _Trial(trace, config, flops, chunk)
-            for request in warm:
-                run.serve(request)
-            run.order.alpha = alpha
-            saved[alpha] = sum(run.serve(request) for request in window)
-            return saved[alpha]
-
-        return Tuned(best_alpha(trial, alphas), len(warm), len(window), saved)
+    return tune(trace, lambda: _Trial(trace, config, flops, chunk), factor, alphas)
 
 
 def tuned_block_retention(
@@ -88,18 +61,15 @@ def tuned_block_retention(
     Raises:
         KdalabError: an unknown form; a budget in which one request does not fit.
     """
-    name, plus, rest = text.strip().lower().partition("+")
-    auto = name == "marconi:auto"
-    kept = parse_block_retention(f"marconi:0{plus}{rest}" if auto else text)
-    flops = PrefillFlops.of(spec)
+    auto, flops = is_auto(text), PrefillFlops.of(spec)
+    kept = parse_block_retention(with_alpha(text, 0) if auto else text)
     kept = kept.bound(flops, layout.stride)
     if not auto:
         return kept, None
     if budget is None:
-        return kept, Tuned(0.0, 0, 0, {})  # nothing is ever evicted
+        return kept, NOTHING_EVICTED
     tuned = tune_block_alpha(trace, block_config(trace, layout, budget, unit, mode, kept), flops)
-    order = MarconiOrder(flops, layout.stride, layout.stride, tuned.alpha)
-    return replace(kept, order=order), tuned
+    return parse_block_retention(with_alpha(text, tuned.alpha)).bound(flops, layout.stride), tuned
 
 
 class _Trial:
