@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from kdalab import __version__
+from kdalab.cli.refuse import say
 from kdalab.errors import KdalabError
 
 COMMANDS = (
@@ -67,16 +68,16 @@ def build_app() -> typer.Typer:
 
 
 def run() -> None:
-    """Run the command line; a known error becomes one line and exit code 2."""
+    """Run the command line; a known error becomes a sentence and exit code 2."""
     try:
         build_app()()
     except KdalabError as error:
-        typer.echo(f"kdalab: {error}", err=True)
+        say(error)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(141)  # the reader of a pipe has gone, as after `| head`
     except OSError as error:
-        typer.echo(f"kdalab: {error}", err=True)
+        say(error)
         sys.exit(2)
 
 
