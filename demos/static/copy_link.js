@@ -1,8 +1,9 @@
 async () => {
-  const url = location.href;
-  try { await navigator.clipboard.writeText(url); }
-  catch (e) { window.prompt('Copy this link:', url); }
-  const button = document.getElementById('kd-copy');
-  if (button) { const old = button.textContent; button.textContent = 'Copied';
-    setTimeout(() => { button.textContent = old; }, 1500); }
+  const button = document.getElementById('kd-copy'), words = button ? button.textContent : '';
+  try { await navigator.clipboard.writeText(location.href); }
+  catch (e) { window.prompt(words, location.href); return; }
+  if (button && !words.endsWith('✓')) {
+    button.textContent = words + ' ✓';
+    setTimeout(() => { button.textContent = words; }, 1500);
+  }
 }

@@ -158,3 +158,15 @@ def test_a_newcomer_finds_the_tour_first():
         assert t(lang, "home.sentence") in html.unescape(heading)
         assert f'href="./tour?lang={lang}"' in first
         assert cards.count("<a ") == len(app.pages()) - 1  # the tour is not named twice
+
+
+def test_a_preset_holds_until_one_of_its_values_is_changed():
+    lessons = [p.module.LESSON for p in app.pages() if hasattr(p.module, "LESSON")]
+    for lesson in (x for x in lessons if x.presets):
+        for name in lesson.presets:
+            assert not lesson.changed(lesson.settings({lesson.preset: name})), (lesson.slug, name)
+    chosen = partial.LESSON
+    assert not chosen.changed(chosen.settings({"preset": "large", "breaks": ["coarse"]}))
+    assert chosen.changed(chosen.settings({"preset": "large", "shared": 400}))  # as in another one
+    assert chosen.changed(chosen.settings({"beyond": 10}))
+    assert not chosen.changed(chosen.chosen("small", {"shared": 9, "attention": 1}))
