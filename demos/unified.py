@@ -44,7 +44,28 @@ class UnifiedFilm(EngineFilm):
         holes = max(range(self.last + 1), key=lambda i: found.layouts[i].holes)
         worst = max(range(self.last + 1), key=lambda i: len(self._moved(i)))
         held = [i for i, s in enumerate(found.run.steps) if s.kind == "Released"]
-        self.opening = (held or [holes] * (free is not None) or [worst])[0]
+        taken = [i for i in range(1, self.last + 1) if self._taken(i)]
+        self.opening = (held or [holes] * (free is not None) or taken or [worst])[0]
+
+    def _evicted(self, step: int) -> ev.Evicted | None:
+        """What this step evicts, if that is what it does."""
+        steps = self.run.steps
+        past = self.run.events[steps[step - 1].event_index if step else 0 :]
+        head = past[0] if past and steps[step].kind == "Evicted" else None
+        return head if isinstance(head, ev.Evicted) else None
+
+    def _crossing(self, step: int) -> str:
+        """ "to-kv" or "to-state" where a kind gives bytes for the other, else ""."""
+        event = self._evicted(step)
+        if event is None:
+            return ""
+        if event.reason.startswith("latent pages"):
+            return "to-kv" if event.state_bytes else ""
+        return "to-state" if event.kv_bytes and "slot" in event.reason else ""
+
+    def _taken(self, step: int) -> bool:
+        """Whether a request is admitted into bytes that a state gave one step before."""
+        return self.run.steps[step].kind == "Admitted" and self._crossing(step - 1) == "to-kv"
 
     def _moved(self, step: int) -> list[ev.Moved]:
         steps = self.run.steps
@@ -60,7 +81,20 @@ class UnifiedFilm(EngineFilm):
         gap = "" if lang == "zh" else " "
         if kind in ("Held", "Released", "End"):
             return gap.join(filter(None, [t(lang, f"unified.step-{kind}"), tail]))
-        return gap.join(filter(None, [super().sentence(step, lang), tail]))
+        return gap.join(filter(None, [self._told(step, lang), tail]))
+
+    def _told(self, step: int, lang: str) -> str:
+        """An eviction is told in bytes of both kinds; all else as everywhere."""
+        event = self._evicted(step)
+        need = "" if event is None else "pages" if event.reason.startswith("latent") else "state"
+        if event is None or (need == "state" and "slot" not in event.reason):
+            return super().sentence(step, lang)
+        states = sum(d.state is not None for d in event.dropped)
+        pages = sum(len(d.pages) for d in event.dropped)
+        what = "both" if states and pages else "states" if states else "pages"
+        given = t(lang, f"unified.what-{what}", **_only(what, states, pages))
+        size = format_bytes(event.kv_bytes + event.state_bytes)
+        return t(lang, f"unified.evicted-{need}", who=event.request, what=given, size=size)
 
     def tone(self, step: int) -> str:
         own = super().tone(step)
@@ -77,7 +111,8 @@ class UnifiedFilm(EngineFilm):
                 f'<p class="now">{esc(self.sentence(step, lang))}</p>',
             )
         ]
-        parts.append((t(lang, "unified.why"), f"<p>{esc(t(lang, self._reason(step)))}</p>"))
+        parts.append((t(lang, "unified.why"), f"<p>{esc(self._because(step, lang))}</p>"))
+        parts.append((t(lang, "unified.sides"), self._sides(step, lang)))
         gap = t(
             lang, "unified.gap", gap=format_bytes(layout.gap), holes=format_bytes(layout.holes),
             pages=layout.gap // found.page_bytes, states=layout.gap // found.state_bytes,
@@ -98,6 +133,33 @@ class UnifiedFilm(EngineFilm):
             parts.append((t(lang, "unified.refused-by-split"), said))
         return why_panel(*parts)
 
+    def _because(self, step: int, lang: str) -> str:
+        who, pages = self.run.steps[step].request, 0
+        here = self.run.events[self.run.steps[step - 1].event_index :] if step else ()
+        if self._taken(step) and isinstance(here[0], ev.Admitted):
+            pages = len(here[0].private_pages)
+        size = format_bytes(pages * self.found.page_bytes)
+        return t(lang, self._reason(step), who=who, pages=pages, size=size)
+
+    def _sides(self, step: int, lang: str) -> str:
+        """What either side has taken or given back in this step, and how much each has now."""
+        found, here = self.found, self.found.layouts[step]
+        before = found.layouts[step - 1] if step else here
+        changes = (("kv", here.low - before.low), ("s", before.high - here.high))
+        lines = "".join(
+            f"<li>{esc(t(lang, f'unified.{kind}-{what}', size=format_bytes(abs(n))))}</li>"
+            for kind, n in changes
+            if n
+            for what in ("takes" if n > 0 else "gives",)
+        )
+        reach = t(
+            lang, "unified.reach", kv=format_bytes(here.low - found.padding),
+            kv_cut=format_bytes(found.split_pages * found.page_bytes),
+            s=format_bytes(found.total - here.high),
+            s_cut=format_bytes(found.split_states * found.state_bytes),
+        )  # fmt: skip
+        return (f"<ul>{lines}</ul>" if lines else "") + f"<p>{esc(reach)}</p>"
+
     def _reason(self, step: int) -> str:
         kind, moved = self.run.steps[step].kind, self._moved(step)
         layout = self.found.layouts[step]
@@ -107,6 +169,10 @@ class UnifiedFilm(EngineFilm):
             return "unified.why-held-holes"
         if layout.gated:
             return "unified.why-Held"
+        if crossing := self._crossing(step):
+            return f"unified.why-{crossing}"
+        if self._taken(step):
+            return "unified.why-taken"
         if moved:
             return "unified.why-moves"
         if layout.holes:
@@ -159,6 +225,11 @@ class UnifiedFilm(EngineFilm):
             "frontiers": [[x.low, x.high, x.holes] for x in self.found.layouts],
             "refused": [what for _, what in self.found.refusals],
         }
+
+
+def _only(what: str, states: int, pages: int) -> dict[str, int]:
+    counts = {"states": states, "pages": pages}
+    return counts if what == "both" else {what: counts[what]}
 
 
 @lru_cache(maxsize=64)
