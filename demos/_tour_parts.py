@@ -106,10 +106,10 @@ def choices(place: Place, lang: str) -> list[tuple[str, str]]:
     return [(say(lang, x, option), option) for option in x.stop.options]
 
 
-def question_html(place: Place, lang: str) -> str:
-    """The doubt and what is asked, or the score."""
+def question_html(place: Place, lang: str, chosen: str = "") -> str:
+    """The doubt and what is asked, or the score, whose links keep the language ``chosen``."""
     if place.done:
-        return _score_html(place, lang)
+        return _score_html(place, lang, chosen)
     x = told_at(place.at)
     count = t(lang, "tour.count", n=place.at + 1, of=len(STOPS))
     return (
@@ -119,14 +119,14 @@ def question_html(place: Place, lang: str) -> str:
 
 
 def verdict_html(place: Place, lang: str, chosen: str) -> str:
-    """Before the prediction where to look; after it, what the run says and why."""
+    """Before the prediction where to look it up; after it, what the run says and why."""
     if place.done:
         return ""
     x = told_at(place.at)
     title = x.lesson.title(lang)
     if place.answer is None:
         text = t(lang, "tour.look-up", page=title)
-        return f'<p class="kd-note">{_link(x.link(x.before, chosen), text)}</p>'
+        return f'<p class="kd-note">{_link(x.link(x.after, chosen), text)}</p>'
     right = place.answer == x.right
     verdict = t(lang, "tour.right") if right else ""
     verdict = verdict or t(lang, "tour.wrong", answer=say(lang, x, x.right))
@@ -163,10 +163,14 @@ def address_html(place: Place, chosen: str) -> str:
     return f'<div data-query="{esc(place.query(chosen))}"></div>'
 
 
-def _score_html(place: Place, lang: str) -> str:
+def _score_html(place: Place, lang: str, chosen: str) -> str:
+    """How many, and each doubt as a link to the step that answers it."""
     marks = right_answers(place)
-    n_right = sum(mark is True for mark in marks)
-    total = t(lang, "tour.score", right=n_right, of=len(STOPS), open=marks.count(None))
+    total = t(lang, "tour.score", right=sum(mark is True for mark in marks), of=len(STOPS))
+    if None in marks:
+        total += " " + t(lang, "tour.score-left", open=marks.count(None))
+    if all(marks):
+        total += " " + t(lang, "tour.score-all")
     rows = []
     for x, mark in zip(told(), marks, strict=True):
         kind = {True: "right", False: "wrong", None: "open"}[mark]
@@ -174,26 +178,19 @@ def _score_html(place: Place, lang: str) -> str:
         sign = {"right": "✓", "wrong": "✗", "open": "·"}[kind]
         rows.append(
             f'<li><span class="{css}">{sign} {esc(t(lang, f"tour.score-{kind}"))}</span> '
-            f"{esc(say(lang, x, 'doubt'))}</li>"
+            f"{_link(x.link(x.after, chosen), say(lang, x, 'doubt'))}</li>"
         )
     return (
         f'<div class="kd-tour-ask"><h2>{esc(t(lang, "tour.finish"))}</h2><p>{esc(total)}</p>'
+        f"<p>{esc(t(lang, 'tour.score-review'))}</p>"
         f'<ol class="kd-tour-score">{"".join(rows)}</ol></div>'
     )
 
 
 def next_html(place: Place, pages: tuple[Listed, ...], lang: str, chosen: str) -> str:
-    """After the score: the pages of what surprised, or cards of all pages."""
+    """Beside the score: the pages that no question was about."""
     if not place.done:
         return ""
-    missed = [x for x, mark in zip(told(), right_answers(place), strict=True) if mark is not True]
-    said = t(lang, "tour.score-review" if missed else "tour.score-all")
-    shown = missed or list(told())
-    links = "".join(
-        f"<li>{_link(x.link(x.after, chosen), x.lesson.title(lang))}: "
-        f"{esc(t(lang, f'{x.lesson.slug}.question'))}</li>"
-        for x in {(x.lesson.slug, x.after): x for x in shown}.values()
-    )
     seen = {x.lesson.slug for x in told()}
     keep = f"?lang={chosen}" if chosen else ""
     others = "".join(
@@ -202,10 +199,8 @@ def next_html(place: Place, pages: tuple[Listed, ...], lang: str, chosen: str) -
         for p in pages
         if p.slug not in seen and p.slug != "tour"
     )
-    return (
-        f'<div class="kd-tour-ask"><p>{esc(said)}</p><ul>{links}</ul>'
-        f"<h3>{esc(t(lang, 'tour.score-next'))}</h3><ul>{others}</ul></div>"
-    )
+    head = esc(t(lang, "tour.score-next"))
+    return f'<div class="kd-tour-ask"><h2>{head}</h2><ul>{others}</ul></div>'
 
 
 def _link(href: str, text: str) -> str:

@@ -11,14 +11,10 @@ import numpy as np
 
 from demos._film import Film
 from demos._lesson import Lesson
-from kdalab.lessons import PAIRS
-from kdalab.lessons.both import pair_on_caches
+from kdalab.engine import events as ev
 from kdalab.units import format_bytes
 
 Values = dict[str, Any]
-
-_SPARSE = "15k-every-10k"
-"""The pair that shares as many tokens as the stop on partial hits, with few states."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ def _restore(film: Any) -> Values:
     return {
         "match": matched["token_match"], "restore": measured["restore"],
         "replay": matched["replay"], "spacing": film.run.scenario.spacing,
-        "difference": f"{measured['logits']:g}", "who": match["request"],
+        "new": film.run.measured[0].n_tokens - matched["token_match"], "who": match["request"],
     }  # fmt: skip
 
 
@@ -134,7 +130,7 @@ def _cow(film: Any) -> Values:
     return {
         "wrong": len(wrong), "of": len(data["measured"]),
         "names": ", ".join(m["request"] for m in wrong) or "-",
-        "off": f"{data['shared_state_off_by']:.1f}",
+        "restored": wrong[0]["restore"] if wrong else 0,
     }  # fmt: skip
 
 
@@ -150,7 +146,7 @@ def _donate(film: Any) -> Values:
     return {
         "copied": ledgers[at].bytes_copied - ledgers[at - 1].bytes_copied,
         "state": format_bytes(film.run.checkpoint_bytes),
-        "given": ledgers[-1].given,
+        "slot": next(e.slot for e in film.run.events if isinstance(e, ev.Donated)),
     }  # fmt: skip
 
 
@@ -160,32 +156,27 @@ def _int8(film: Any) -> Values:
     return {
         "tokens": len(run.once), "once": f"{np.median(run.once):.2g}",
         "every": f"{np.median(run.every):.2g}", "ratio": times, "times": f"{times:.1f}",
-        "native": format_bytes(run.recurrent_bytes + run.conv_bytes),
-        "small": format_bytes(run.int8_bytes),
     }  # fmt: skip
 
 
 def _unified(film: Any) -> Values:
     data, found = film.data(), film.found
     at = found.refusals[0][0] if found.refusals else film.last
+    now = found.tallies[film.opening][0]
     return {
         "total": format_bytes(data["total_bytes"]), "refused": data["split"]["refused"],
         "served": data["unified"]["refused"] == 0,
         "room": format_bytes(found.tallies[at][1].free_bytes),
-        "evicted": data["unified"]["evicted_states"],
-        "moved": format_bytes(data["unified"]["moved_bytes"]),
+        "evicted": now.evicted_states, "moved": format_bytes(now.moved_bytes),
         "page": format_bytes(film.found.page_bytes), "state": format_bytes(film.found.state_bytes),
     }  # fmt: skip
 
 
 def _partial(film: Any) -> Values:
     data = film.data()
-    # Both caches run it, and replay the same.
-    sparse = pair_on_caches(PAIRS[_SPARSE]).block.replayed_tokens
     return {
         "shared": data["shared"], "block": data["sizes"]["scheduler"], "restore": data["restore"],
-        "replay": data["shared"] - data["restore"], "sparse": 10_000,
-        "sparse_replay": sparse, "scenario": _SPARSE,
+        "replay": data["shared"] - data["restore"],
     }  # fmt: skip
 
 
@@ -221,11 +212,17 @@ def _rejected(film: Any) -> int:
 
 
 def _verify(film: Any) -> Values:
-    at = film.found.verifies[_rejected(film)]
-    data = film.data()
+    """Tokens and forwards up to the step that answers."""
+    answering = _rejected(film)
+    at = film.found.verifies[answering]
+    past = [v for i, v in film.found.verifies.items() if i <= answering]
     return {
         "drafts": len(at.drafted), "accepted": at.accepted, "off": at.committed_off,
-        "difference": f"{at.committed_off:g}", "forwards": data["forwards"], "plain": data["plain"],
+        "difference": f"{at.committed_off:g}",
+        "seen": next(k.seen for k in at.kept if k.fate == "committed"),
+        "worst": f"{max(k.off for k in at.kept if k.fate == 'rejected'):.3g}",
+        # A forward also gives the model's own next token.
+        "forwards": len(past), "made": sum(v.accepted + 1 for v in past),
     }  # fmt: skip
 
 
@@ -273,6 +270,6 @@ STOPS: tuple[Stop, ...] = (
          after=lambda f: f.last - 1, before=lambda f: 0, given={"have": 192}),
     Stop("verify", "verify", ("subtract", "again", "kept"), _verify,
          lambda v: "kept" if v["off"] == 0 else "again",
-         after=_rejected, before=lambda f: 0),
+         after=_rejected, before=lambda f: 1),
 )  # fmt: skip
 """In the order of the articles' common doubts."""

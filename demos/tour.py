@@ -35,7 +35,7 @@ def build(page: gr.Blocks | None = None) -> gr.Blocks:
     pages, start, lang = listed(), Place(), ("en", "")
     place, spoken = gr.State(start), gr.State(lang)
     with gr.Row(elem_classes="kd-top"):
-        nav = _page.block(nav_html(pages, SLUG, *lang))
+        nav = _page.nav(nav_html(pages, SLUG, *lang))
         chooser = gr.Dropdown(
             [(name, code) for code, name in LANGUAGES.items()],
             value="en",
@@ -167,7 +167,7 @@ def _frame(now: Place, said: tuple[str, str], pages: Any) -> tuple[Any, ...]:
     return (
         now,
         *(gr.Walkthrough(selected=now.at, visible=lang == code) for lang in LANGUAGES),
-        show.question_html(now, code),
+        show.question_html(now, code, chosen),
         gr.Radio(
             show.choices(now, code),
             value=now.answer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import pickle
 import re
@@ -19,7 +20,6 @@ from demos._tour_parts import Place, read_place
 from demos._tour_stops import STOPS, tell, told
 from demos.tour import questions
 from kdalab.errors import KdalabError
-from kdalab.lessons import PAIRS
 from kdalab.words import LANGUAGES
 
 every_stop = pytest.mark.parametrize("number", range(len(STOPS)), ids=[s.name for s in STOPS])
@@ -41,14 +41,10 @@ def test_the_numbers_of_the_answers_are_those_of_the_runs():
     assert values["match"]["restore"] == restore.measured[0].restore == 192
     assert values["match"]["match"] == 320
     assert values["match"]["replay"] == 320 - 192
-    assert values["match"]["difference"] == "0"
+    assert values["match"]["new"] == restore.measured[0].n_tokens - 320
     # A state at the end of every whole block of 8,192, and 15,000 tokens shared.
     assert values["partial"]["restore"] == 15_000 // 8192 * 8192
     assert values["partial"]["replay"] == 15_000 - 8192
-    assert values["partial"]["sparse_replay"] == 15_000 - 10_000
-    pair = PAIRS[values["partial"]["scenario"]]
-    assert pair.prompts[1].shared == values["partial"]["shared"]
-    assert pair.checkpoints == f"every:{values['partial']['sparse']}"
     shares = {p["interval"]: p["hit_share"] for p in _film("density").data()["tight"]}
     assert shares[values["density"]["tight"]] == max(shares.values())
     assert values["state"]["exact"] == 1  # with cosines of 0.5 only the last write is untouched
@@ -97,6 +93,7 @@ def test_every_stop_speaks_with_a_picture_of_its_page(number, lang):
         answers = "-" * number + answer + "-" * (len(STOPS) - number - 1)
         place = Place(number, answers)
         said = show.question_html(place, lang) + show.verdict_html(place, lang, lang)
+        assert html.escape(x.link(x.after, lang)) in said  # also before it is answered
         script = {"en": "[a-z]", "zh": "[一-鿿]", "ko": "[가-힣]"}[lang]
         assert re.search(script, said)
         assert "{" not in said
@@ -167,18 +164,39 @@ def test_a_stop_that_does_not_exist_is_the_nearest():
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_the_score_counts_and_leads_to_what_was_missed(lang):
+def test_the_score_counts_and_each_doubt_leads_to_the_step_that_answers_it(lang):
     end = all_right().moved(99)
-    assert t(lang, "tour.score", right=11, of=11, open=0) in show.question_html(end, lang)
+    page = show.question_html(end, lang, lang)
+    assert t(lang, "tour.score", right=11, of=11) in page
+    assert t(lang, "tour.score-all") in page
+    links = re.findall(r'<a href="([^"]+)">([^<]+)</a>', page)
+    assert [html.unescape(href) for href, _ in links] == [x.link(x.after, lang) for x in told()]
+    assert len({text for _, text in links}) == len(STOPS)
     wrong = Place(end.at, "-" + end.answers[1:5] + "0" + end.answers[6:])
     assert show.right_answers(wrong).count(True) == 9
-    page = show.question_html(wrong, lang) + show.next_html(wrong, _pages.listed(), lang, lang)
-    assert t(lang, "tour.score", right=9, of=11, open=1) in page
-    review = page[page.index(t(lang, "tour.score-review")) : page.index(t(lang, "tour.score-next"))]
-    assert re.findall(r'href="\./(\w+)\?', review) == ["state", "int8"]
-    slugs = {p.slug for p in _pages.listed()}
-    assert set(re.findall(r'href="\./(\w+)', page)) <= slugs
-    assert t(lang, "tour.score-all") in show.next_html(end, _pages.listed(), lang, "")
+    page = show.question_html(wrong, lang)
+    assert t(lang, "tour.score", right=9, of=11) in page
+    assert t(lang, "tour.score-left", open=1) in page
+    assert t(lang, "tour.score-all") not in page
+
+
+def test_beside_the_score_stand_the_pages_that_the_tour_has_not_shown():
+    page = show.next_html(all_right().moved(99), _pages.listed(), "en", "ko")
+    slugs = re.findall(r'href="\./(\w+)\?lang=ko"', page)
+    assert {*slugs, *(x.stop.page for x in told()), "tour"} == {p.slug for p in _pages.listed()}
+    assert len(set(slugs)) == len(slugs)
+
+
+@every_stop
+def test_every_figure_of_an_answer_stands_on_the_page_at_the_step_it_leads_to(number):
+    x = told()[number]
+    film, step = x.film, x.after
+    seen = [film.sentence(step, "en"), film.why(step, "en"), film.picture(step, "en")]
+    seen += [str(cell) for table in film.tables(step, "en") for row in table.rows for cell in row]
+    seen += [figure.to_json() for figure in film.figures("en")]
+    page = re.sub(r"<[^>]+>", " ", " ".join(seen)).replace(" %", "%")
+    for figure in re.findall(r"\d[\d,.]*\d|\d", show.say("en", x, "told")):
+        assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|[.,]\d)", page), figure
 
 
 def test_the_api_gives_every_question_in_a_language():
