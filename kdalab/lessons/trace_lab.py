@@ -124,10 +124,10 @@ def _for_a_page(message: str, file: Path) -> str:
     message = message.replace(f"{file} begins ", f"{PASTED}, line 1, begins ")
     message = message.replace(str(file), PASTED)
     message = message.replace(
-        " and has no format known here; known are (",
+        ", which is no format known here. Known are ",
         " and has no format that is known. Formats known here: ",
     )
-    message = message.split("); where it is one of them")[0]
+    message = message.split("; `kdalab lab formats`")[0]
     message = message.replace("; give it with --block-tokens", "; add block_size to its lines")
     return message.replace("; raise --max-bad-lines to skip more", "")
 

@@ -108,7 +108,7 @@ def test_an_empty_file_is_an_error_for_every_format(tmp_path: Path, name: str) -
 
 def test_rubbish_and_unknown_formats_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t", ["a,b,c", "1,2,3"])
-    with pytest.raises(KdalabError, match="begins 'a,b,c' and has no format known here"):
+    with pytest.raises(KdalabError, match="begins 'a,b,c', which is no format known here"):
         read(path)
     with pytest.raises(KdalabError, match="unknown format 'csv'; allowed: mooncake, "):
         read(path, "csv")
@@ -273,8 +273,50 @@ def test_an_archive_that_swells_without_end_is_refused(
     bomb = tmp_path / "t.gz"
     line = json.dumps(SAMPLES["mooncake"][0]).encode() + b" " * 1000 + b"\n"
     bomb.write_bytes(gzip.compress(line * 20_000))
-    with pytest.raises(KdalabError, match="more than 200 times its size"):
+    with pytest.raises(
+        KdalabError, match=r"has unpacked to over 1 MiB, more than 200 times its size"
+    ):
         read(bomb)
+
+
+def test_a_small_archive_may_pack_as_tight_as_it_likes(tmp_path: Path) -> None:
+    path = tmp_path / "t.gz"
+    rows = [json.dumps(SAMPLES["mooncake"][0]) + " " * 2000] * 2000
+    path.write_bytes(gzip.compress("\n".join(rows).encode()))
+    assert 4 << 20 > 2000 * len(rows[0]) > 200 * path.stat().st_size
+    assert len(read(path)[1]) == 2000
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("blank", [b"   ", b" \n\t\n" * 100])
+def test_a_file_of_blanks_is_called_that(tmp_path: Path, pack: Any, blank: bytes) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(pack(blank))
+    with pytest.raises(KdalabError, match="t holds nothing but blanks; give a trace"):
+        read(path)
+
+
+def test_blank_lines_before_a_trace_do_not_hide_its_format(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", [""] * 50 + SAMPLES["bailian"])
+    assert read(path)[0].format == "bailian"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", [None, "mooncake"])
+def test_text_of_another_encoding_is_named_with_the_way_out(
+    tmp_path: Path, name: str | None
+) -> None:
+    path = tmp_path / "t"
+    path.write_text(json.dumps(SAMPLES["mooncake"][0]) + "\n", encoding="utf-16")
+    with pytest.raises(KdalabError, match=r"is UTF-16 text; traces are UTF-8\. Convert it: `iconv"):
+        read(path, name)
+
+
+def test_what_has_no_known_format_is_refused_in_few_words(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", ["x" * 5000])
+    with pytest.raises(KdalabError) as refused:
+        read(path)
+    assert all(name in str(refused.value) for name in READERS)
+    assert len(str(refused.value).replace(str(path), "")) < 300
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_an_uploaded_file_is_text_within_the_limits(tmp_path):
             + "x\n" * 20,
             "the pasted trace: 11 unusable lines, 10 allowed. The first: line 2",
         ),
-        (" ", "the pasted trace is empty"),
+        (" ", "the pasted trace holds nothing but blanks"),
     ],
 )
 def test_what_is_wrong_with_a_pasted_trace_is_said_without_places_and_options(text, says):

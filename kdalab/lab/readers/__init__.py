@@ -65,24 +65,30 @@ def sniff(path: Path) -> type[Reader]:
         if reader.claims(head):
             return reader
     if not head.header:
-        raise KdalabError(f"{path} is empty; give a trace with at least one request")
-    known = "; ".join(f"{r.format}: {r.title}" for r in READERS.values())
+        what = "holds nothing but blanks" if head.blank else "is empty"
+        raise KdalabError(f"{path} {what}; give a trace with at least one request")
+    begin = head.header if len(head.header) <= 40 else head.header[:37] + "..."
     raise KdalabError(
-        f"{path} begins {head.header[:60]!r} and has no format known here; known "
-        f"are ({known}); where it is one of them all the same, `kdalab lab` takes --format"
+        f"{path} begins {begin!r}, which is no format known here. Known are {', '.join(READERS)}; "
+        "`kdalab lab formats` says what they are. Where it is one of them all the same, the "
+        "commands of `kdalab lab` take its name with --format"
     )
 
 
 def read_head(path: Path) -> Head:
-    """The first lines of a file, and those of them that are JSON objects."""
+    """The first lines of a file that are not blank, and those of them that are JSON objects."""
     try:
         if path.is_dir():
             return Head(path, is_folder=True)
     except (OSError, ValueError):
         pass  # reading it will say why
-    head = Head(path)
-    for number, raw in source.lines(path):
+    head, number = Head(path), 0
+    for _, raw in source.lines(path):
         text = raw.decode("utf-8-sig", errors="replace").strip()
+        if not text:
+            head.blank = True
+            continue
+        number += 1
         head.header = head.header or text
         row = _object(text)
         if row is not None:

@@ -70,12 +70,13 @@ class BadLineError(Exception):
 
 @dataclass(slots=True)
 class Head:
-    """The beginning of a file, from which its format is told."""
+    """The beginning of a file, from which its format is told; ``blank`` if it has blank lines."""
 
     path: Path
     is_folder: bool = False
     rows: list[dict[str, Any]] = field(default_factory=list)
     header: str = ""
+    blank: bool = False
 
     def first(self, *names: str) -> dict[str, Any] | None:
         """The first row that has all these fields."""

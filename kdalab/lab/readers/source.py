@@ -17,8 +17,10 @@ MAX_DOCUMENT_BYTES = 512 << 20
 #: Traces pack to a third or a tenth. Something that unpacks to this many times its size is made
 #: to fill a disk or a memory.
 MAX_RATIO = 200
-#: Below so many unpacked bytes the ratio is not looked at: a tiny file may be all one digit.
+#: Below so many unpacked bytes the ratio is not looked at: they fill nothing, and a small trace of
+#: like lines may well pack that tight.
 RATIO_FROM = 64 << 20
+_OTHER_TEXT = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -38,6 +40,11 @@ def lines(file: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator
             number = size = 0
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                if number == 1 and (code := _OTHER_TEXT.get(line[:2])):
+                    raise KdalabError(
+                        f"{file} is {code} text; traces are UTF-8. Convert it: "
+                        f"`iconv -f {code} -t UTF-8 IN > OUT`"
+                    )
                 if len(line) > MAX_LINE_BYTES:
                     raise KdalabError(
                         f"{file}: line {number:,} is longer than {MAX_LINE_BYTES >> 20} MiB; "
@@ -97,6 +104,6 @@ _SPOOLS: list[object] = []
 def _check_ratio(file: Path, size: int, raw: IO[bytes]) -> None:
     if size > RATIO_FROM and size > MAX_RATIO * max(1, raw.tell()):
         raise KdalabError(
-            f"{file} unpacks to more than {MAX_RATIO} times its size; no trace does. Unpack it "
-            "yourself if you trust it"
+            f"{file} has unpacked to over {RATIO_FROM >> 20} MiB, more than {MAX_RATIO} times its "
+            "size; no trace does. Unpack it yourself if you trust it"
         )
