@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -114,6 +113,7 @@ class Reader:
         self.align = sizes.unit if mode is CacheMode.ALIGN else sizes.scheduler
         self.full = [i for i, g in enumerate(groups) if g.kind is GroupKind.FULL]
         self.states = [i for i, g in enumerate(groups) if g.kind is GroupKind.STATE]
+        self._names = [(g.name, g.kind) for g in groups]
         self._nothing = tuple(GroupReach(g.name, g.kind, 0) for g in groups)
         self._no_blocks: tuple[tuple[Block, ...], ...] = ((),) * len(groups)
 
@@ -137,20 +137,25 @@ class Reader:
                 candidate = min(candidate, at[i])
             if candidate == before:
                 break
-        reach = [
-            GroupReach(g.name, g.kind, kv[i][0] if i in kv else self.own_reach(i, chain, at, match))
-            for i, g in enumerate(self.groups)
-        ]
-        found = tuple(
-            tuple(self._kv_blocks(i, kv[i][1], candidate))
-            if i in kv
-            else ((pool.tables[i][chain.at(candidate)],) if candidate else ())
-            for i in range(len(self.groups))
-        )
+        name = chain.at(candidate) if candidate else b""
+        reach: list[GroupReach] = []
+        found: list[tuple[Block, ...]] = []
+        farthest, state = 0, None
+        for i, (label, kind) in enumerate(self._names):
+            if i in kv:
+                tokens, blocks = kv[i]
+                found.append(tuple(blocks[: -(-candidate // self.sizes.group[i])]))
+            else:
+                tokens = self.own_reach(i, chain, at, match)
+                found.append((pool.tables[i][name],) if candidate else ())
+                state = tokens if state is None or tokens < state else state
+            reach.append(GroupReach(label, kind, tokens))
+            farthest = max(farthest, tokens)
         if not kv:
-            match = max((g.tokens for g in reach), default=0)
-        junction = max((g.tokens for g in reach), default=0) // unit * unit
-        state = min((g.tokens for g in reach if g.kind is GroupKind.STATE), default=candidate)
+            match = farthest
+        junction = farthest // unit * unit
+        if state is None:
+            state = candidate
         kinds = {
             StateKind.MLA_KV: match,
             StateKind.KDA_RECURRENT: state,
@@ -169,7 +174,7 @@ class Reader:
             tuple(reach),
             dropped,
             deferred,
-            found,
+            tuple(found),
             pool.version,
         )
 
@@ -184,7 +189,7 @@ class Reader:
 
     def full_reach(self, group: int, chain: HashChain) -> tuple[int, list[Block]]:
         """Tokens of KV known in a row, and the blocks that hold them, the last perhaps partial."""
-        table, block, unit = self.pool.tables[group], self.groups[group].block_tokens, chain.unit
+        table, block, unit = self.pool.tables[group], self.sizes.group[group], chain.unit
         get, blocks = table.get, []
         for name in chain.of_blocks(block):
             found = get(name)
@@ -218,6 +223,3 @@ class Reader:
         if at[group] == end:
             return end
         return self.state_at(group, chain, end)
-
-    def _kv_blocks(self, group: int, blocks: Sequence[Block], end: int) -> Sequence[Block]:
-        return blocks[: -(-end // self.groups[group].block_tokens)]

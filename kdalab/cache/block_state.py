@@ -161,7 +161,7 @@ class BlockStateCache:
             again = self.reader.lookup(lookup.handle)
             if (again.restore, again.found) != (lookup.restore, lookup.found):
                 raise KdalabError("the cache has changed since this lookup; look up again")
-        fresh = any(b.fresh for blocks in lookup.found for b in blocks)
+        fresh = self.pool.fresh and any(b.fresh for blocks in lookup.found for b in blocks)
         if fresh and not unwritten:
             raise KdalabError("a block of the hit is being computed in this step; wait for its end")
         at = lookup.restore
@@ -181,7 +181,8 @@ class BlockStateCache:
         lease_id = self._next_lease
         self._next_lease += 1
         self.requests[lease_id] = request
-        return self._lease(lease_id)
+        pages = tuple([b.id for b in kv[self.kv_groups[0]]]) if self.kv_groups else ()
+        return self._lease(lease_id, pages)
 
     def stops(self, n_tokens: int, junction: int | None) -> Stops:
         """Where a prompt's chunks stop, and the boundaries whose states retention keeps."""
@@ -265,7 +266,10 @@ class BlockStateCache:
             request.chain.extend(key)
         self.step_open = True
         block_steps.advance(self, request, end)
-        return self._lease(lease.id)
+        pages = tuple(lease.pages)
+        if self.kv_groups:
+            pages += step.kv_blocks[self.kv_groups[0]]
+        return self._lease(lease.id, pages)
 
     def commit(
         self, lease: Lease, key: PrefixKey, pages: Sequence[int], checkpoint: Checkpoint
@@ -368,9 +372,8 @@ class BlockStateCache:
         else:
             self.pool.drop(blocks)
 
-    def _lease(self, lease_id: int) -> Lease:
+    def _lease(self, lease_id: int, pages: tuple[int, ...]) -> Lease:
         request = self.requests[lease_id]
-        pages = tuple([b.id for b in request.kv[self.kv_groups[0]]]) if self.kv_groups else ()
         state = None
         if self.state_groups:
             running = request.states[self.state_groups[0]].running

@@ -121,10 +121,11 @@ def _state_work(
                 row.running = running = new
         row.owned = True
         row.pending[stay] = running
-    if points:
-        row.pending.update(zip(points, pool.take(len(points), group), strict=True))
+    pending = row.pending
+    for point, block in zip(points, pool.take(len(points), group), strict=True):
+        pending[point] = block
     read = running.id if running is not None else 0
-    return StateWork(group, read, {point: b.id for point, b in row.pending.items()})
+    return StateWork(group, read, {point: b.id for point, b in pending.items()})
 
 
 def advance(cache: BlockStateCache, request: Request, end: int) -> None:

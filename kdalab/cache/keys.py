@@ -66,7 +66,10 @@ class PrefixKey:
                 f"{n_tokens:,} tokens fill {whole:,} blocks of {block_tokens}, "
                 f"but only {len(blocks):,} block ids are given"
             )
-        return cls(_as_int64(blocks[:whole]).tobytes(), 8, block_tokens, n_tokens)
+        ids = blocks[:whole]
+        if isinstance(ids, array) and ids.typecode == "q":  # a trace's are that already
+            return cls(ids.tobytes(), 8, block_tokens, n_tokens)
+        return cls(_as_int64(ids).tobytes(), 8, block_tokens, n_tokens)
 
     @property
     def n_pages(self) -> int:

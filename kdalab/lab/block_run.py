@@ -151,6 +151,7 @@ class BlockRun:
     def start(self, request: TraceRequest, alone: bool) -> BlockServed | None:
         """See ``RadixRun.start``."""
         cache, account, n = self.cache, self.account, request.input_tokens
+        stride = self.stride
         key = PrefixKey.from_blocks(request.blocks, self.trace_block, n)
         found = cache.lookup(key)
         lease = cache.acquire(found)
@@ -167,15 +168,15 @@ class BlockRun:
                 if alone:
                     self._refuse(request)
                 return None
-            for block in step.lost:
-                is_state = block.group in self.states
-                lost += is_state
-                account.evicted_states += is_state
-                account.evicted_state_bytes += is_state * self.stride
-                account.evicted_kv_bytes += (not is_state) * self.stride
-            account.pages_written += sum(len(b) for b in step.kv_blocks.values())
+            if step.lost:
+                states = sum([block.group in self.states for block in step.lost])
+                lost += states
+                account.evicted_states += states
+                account.evicted_state_bytes += states * stride
+                account.evicted_kv_bytes += (len(step.lost) - states) * stride
+            account.pages_written += sum([len(b) for b in step.kv_blocks.values()])
             lease = cache.advance(lease, end)
-            held = cache.pool.n_held * self.stride  # cached blocks too
+            held = cache.pool.n_held * stride  # cached blocks too
             if held > account.peak_bytes:
                 account.peak_bytes = held
             cache.step_done()
@@ -216,7 +217,8 @@ class BlockRun:
         self.cache.check()
 
     def _named(self) -> int:
-        return sum(len(self.cache.pool.tables[i]) for i in self.states)
+        named = self.cache.pool.named
+        return sum([named[i] for i in self.states])
 
     def _refuse(self, request: TraceRequest) -> None:
         raise KdalabError(
