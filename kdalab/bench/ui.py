@@ -254,7 +254,7 @@ def _wait_charts(page: Page) -> None:
 
 
 def _has_steps(page: Page) -> bool:
-    page.wait_for_selector("#kd-stepbar .kd-bar", state="attached")
+    page.wait_for_selector("#kd-stepbar [data-query]", state="attached")
     return page.locator("#kd-stepbar input[type=range]").count() > 0
 
 

@@ -17,7 +17,7 @@ from kdalab.bench import ui
 from kdalab.cli.bench import app
 from kdalab.errors import KdalabError
 
-SMALL = ["--pages", "groups", "--steps-per-page", "3", "--sessions", "2", "--steps", "5"]
+SMALL = ["--pages", "groups,tour", "--steps-per-page", "3", "--sessions", "2", "--steps", "5"]
 
 
 def run(*arguments):
