@@ -26,25 +26,34 @@ from kdalab.viz.tables import Table
 from kdalab.viz.why import format_difference
 
 _FOREIGN = ("one-letter", "other-text")
+_SHOWN = ("skip-replay", "drop-conv")
+"""The switches that are on when the page opens."""
 
 
 class JointFilm(Film):
     """Kind after kind, the boundary that they share, the restore, and every mixture asked for."""
 
-    def __init__(self, run: JointRun) -> None:
+    def __init__(self, run: JointRun, chosen: Sequence[str] = _SHOWN) -> None:
         self.run = run
         self.mixes = {m.name: m for m in run.mixes}
         self.kinds = [*ROWS, "joint", "restore", *run.absent, *self.mixes]
         self.last = len(self.kinds) - 1
         self.opening = len(ROWS)
+        new = [c for c in chosen if c not in _SHOWN] or list(chosen)
+        if new and set(chosen) != set(_SHOWN):  # a switch was touched: show what it did
+            self.opening = self.kinds.index(new[-1])
 
     def _key(self, step: int) -> str:
         """Which text says this step."""
         kind = self.kinds[step]
         if kind in self.run.absent:
             return "absent"
+        if not self.run.token_match and kind in ("text", "kv", "recurrent", "conv", "joint"):
+            return f"{kind}-gone"
         if kind in ("recurrent", "conv") and not self.run.checkpoints:
-            return f"{kind}-none"
+            # None was ever taken within the known text, or those that were are gone.
+            never = self.run.token_match < self.run.spacing and self.run.beyond
+            return f"{kind}-{'beyond' if never else 'none'}"
         return (
             f"{kind}-all" if kind == "joint" and self.run.restore >= self.run.token_match else kind
         )
@@ -57,6 +66,7 @@ class JointFilm(Film):
             "deepest": max(run.checkpoints, default=0), "restore": run.restore,
             "replay": max(0, run.token_match - run.restore), "page": run.page_tokens,
             "new": run.n_tokens - max(run.token_match, run.restore), "spacing": run.spacing,
+            "slots": run.slots, "beyond": min(run.beyond, default=0),
             "exact": format_difference(run.exact), "margin": f"{run.margin:.2f}",
         }  # fmt: skip
         if kind in run.absent:
@@ -213,7 +223,8 @@ class JointFilm(Film):
 
 def film(settings: Settings) -> Film:
     """The film of one setting."""
-    return JointFilm(play_joint(settings["example"], settings["spacing"], settings["breaks"]))
+    breaks = settings["breaks"]
+    return JointFilm(play_joint(settings["example"], settings["spacing"], breaks), breaks)
 
 
 LESSON = Lesson(
@@ -222,7 +233,7 @@ LESSON = Lesson(
     controls=(
         Choice("example", tuple(JOINT), "fan-out", width=220),
         Choice("spacing", (64, 128, 192), 128),
-        Switches("breaks", MIXES, ("skip-replay", "drop-conv")),
+        Switches("breaks", MIXES, _SHOWN),
     ),
     film=film,
     figures=1,

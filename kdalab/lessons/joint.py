@@ -113,12 +113,13 @@ class JointRun:
     All lengths in tokens. ``checkpoints`` lie on the prompt's path; ``beyond`` hold the states of
     other texts that begin alike. ``exact`` is max |difference| of the engine's logits to the run
     from zero. ``margin`` is the median gap between the two largest logits of a token: a difference
-    above it can change the choice.
+    above it can change the choice. ``slots`` is how many checkpoints fit into the pool.
     """
 
     n_tokens: int
     page_tokens: int
     spacing: int
+    slots: int
     token_match: int
     kv_reach: int
     checkpoints: tuple[int, ...]
@@ -205,7 +206,8 @@ def _base(example: str, spacing: int) -> _Base:
     own = torch.stack(request.logits)
     top = logits[: len(tokens)].topk(2, -1).values
     run = JointRun(
-        len(tokens), page, spacing, lookup.token_match, lookup.reach[StateKind.MLA_KV],
+        len(tokens), page, spacing, config.n_checkpoints, lookup.token_match,
+        lookup.reach[StateKind.MLA_KV],
         tuple(sorted(on_path)), tuple(sorted(n.end for n in started)), lookup.restore, lookup.why,
         max_difference(own, logits[lookup.restore :]), float((top[:, 0] - top[:, 1]).median()),
         float(logits.abs().max()), generated, JOINT[example][-1], (), (),

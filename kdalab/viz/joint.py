@@ -78,12 +78,12 @@ def joint_svg(
     for i, row in enumerate(ROWS):
         y = _TOP + _ROW * i
         css = "" if i < shown else "later"
-        content = svg.text(0, y + 11, words[row], "small strong" if row == now else "small")
+        content = svg.text(6, y + 11, words[row], f"small halo{' strong' if row == now else ''}")
         if i < shown:
             content += _row(row, reach, words, axis, y + 17, flag, mixed)
         parts.append(svg.group(content, f"kd-r1 {css}"))
         if row == now:
-            parts.append(svg.rect(-2, y - 4, svg.WIDTH, _ROW - 3, "now", radius=5))
+            parts.append(svg.rect(1, y - 4, svg.WIDTH - 2, _ROW - 3, "now", radius=5))
     return svg.document("".join(parts), bottom + 6, label, css_class="kd-joint")
 
 
@@ -161,8 +161,12 @@ def _states(
     parts = [svg.path(f"M{axis.x(0):.1f} {y + 9:.1f} H{axis.x(reach.n_tokens):.1f}", "rule")]
     if deepest and mixed is None:
         parts.append(svg.rect(axis.x(0), y + 7, axis.width(deepest), 4, css, radius=2))
+    used = None if mixed is None else mixed.recurrent if row == "recurrent" else mixed.conv
     for boundary in reach.checkpoints:
-        parts.append(_box(axis.x(boundary), y, css, tag))
+        if boundary == used:
+            continue
+        box = _box(axis.x(boundary), y, css, tag)
+        parts.append(box if mixed is None else svg.group(box, "later"))
         if mixed is None:
             parts.append(
                 svg.text(axis.x(boundary) + 13, y + 5, f"{boundary:,}", "small strong halo")
@@ -178,14 +182,16 @@ def _states(
     boundary = mixed.recurrent if row == "recurrent" else mixed.conv
     x, to = axis.x(boundary), axis.x(mixed.resume)
     wrong = mixed.foreign or boundary != mixed.resume
-    parts.append(_box(x, y, css, tag))
+    parts.append(_box(x, y, css, "" if wrong else tag))
     if wrong:
         half = _BOX / 2
         high = _BOX if row == "recurrent" else 12
         parts.append(svg.hatch(x - half, y + (0 if row == "recurrent" else 3), _BOX, high))
         parts.append(svg.text(x, y + 14, tag, "small mid strong"))
     note = words["other"] if mixed.foreign else f"{boundary:,}"
-    parts.append(svg.text(x - 14, y + 5, note, "small strong end halo" if boundary else "small"))
+    side = (x - 14, "small strong end halo") if boundary else (x + 13, "small strong halo")
+    parts.append(svg.text(side[0], y + 5, note, side[1]))
+    to -= _BOX / 2 + 2 if mixed.resume in reach.checkpoints else 0
     if to - x > 16:
         parts.append(svg.path(f"M{x + 13:.1f} {y + 10:.1f} H{to - 5:.1f}", "move"))
         parts.append(svg.path(f"M{to:.1f} {y + 10:.1f} l-8 -4 v8 z", "movehead"))

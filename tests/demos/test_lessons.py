@@ -128,3 +128,20 @@ def test_no_text_of_the_catalogue_is_left_over():
         if not (named or key in options or name in ("title", "question", "sentence", "about")):
             unused.append(key)
     assert unused == []
+
+
+def test_the_joint_page_says_why_no_state_is_there_and_opens_where_a_switch_leads():
+    (joint,) = (lesson for lesson in LESSONS if lesson.slug == "joint")
+
+    def keys(**given):
+        film = joint.play(joint.settings(given))
+        return [film._key(i) for i in range(6)], film
+
+    assert keys(example="edit", spacing=192)[0][2:4] == ["recurrent-beyond", "conv-beyond"]
+    assert keys(example="pressure", spacing=128)[0][2:4] == ["recurrent-none", "conv-none"]
+    names, film = keys(example="pressure", spacing=64)
+    assert film.run.token_match == 0
+    assert names[5] == "joint-gone"
+    assert film.opening == 5
+    _, film = keys(breaks="skip-replay.drop-conv.one-letter")
+    assert film.kinds[film.opening] == "one-letter"
