@@ -75,7 +75,11 @@ class TreeFilm(Film):
             (t(lang, "tree.why"), f"<p>{esc(t(lang, f'tree.why-{kind}', **act.values))}</p>")
         )
         if act.lookup is not None:
-            lines = "".join(f"<li>{esc(say(lang, line))}</li>" for line in act.lookup.why)
+            lines = "".join(
+                f'<li class="{"binds" if line.startswith("binding") else ""}">'
+                f"{esc(say(lang, line))}</li>"
+                for line in act.lookup.why
+            )
             parts.append((t(lang, "tree.lookup", who=act.request), f"<ul>{lines}</ul>"))
         return why_panel(*parts)
 
@@ -169,10 +173,6 @@ class TreeFilm(Film):
     @property
     def requests(self) -> Sequence[str]:
         return tuple(self.run.texts)
-
-
-def _state(slot: int | None, lang: str) -> str:
-    return t(lang, "tree.tombstone") if slot is None else t(lang, "tree.slot", slot=slot)
 
 
 def _place(order: Sequence[int], node: int) -> str:

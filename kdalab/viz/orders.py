@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kdalab.viz import svg
 
-_CHIP, _ROW, _LEFT = 46.0, 40.0, 150.0
+_CHIP, _ROW, _LEFT = 46.0, 40.0, 168.0
 
 
 def orders_svg(

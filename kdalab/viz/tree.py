@@ -152,8 +152,11 @@ def _node(
     if readers:
         parts.append(svg.lock(bx - 14, by + 4, 9))
     ends = [n for n in readers if view.requests[n].node == node.id]
+    inside = x1 + 22 + 17 * (len(ends) - 1) + 8 <= svg.WIDTH
     for number, name in enumerate(ends):
-        parts.append(svg.badge(x1 + 22 + 17 * number, by + 10, name, _index(names, name), 7.5))
+        # At the right edge of the picture the letters stand left of the box and its lock.
+        x = x1 + 22 + 17 * number if inside else x1 - 34 - 17 * number
+        parts.append(svg.badge(x, by + 10, name, _index(names, name), 7.5))
     if marked:
         box = svg.state_height(_SIZE)
         parts.append(svg.rect(bx - 5, by - 5, _SIZE + 10, box + 10, "now", radius=7))
