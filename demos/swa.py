@@ -66,27 +66,28 @@ class WindowFilm(Film):
         run, kind = self.run, self.kinds[step]
         error = t(lang, "swa.word-error")
         replayed = {"held": 0, "short": self.short, "longer": self.longer, "whole": run.tokens}
+        only = kind in ("short", "swa")  # KDA's turn comes after SWA's
         n = replayed.get(kind, run.reach)
         swa, kda = run.at(n) if n else (0.0, 0.0)
         kda = run.resumed if kind == "checkpoint" else kda
-        only = kind == "swa"
         names = [t(lang, f"swa.row-{k}") for k in ("swa", "kda")]
         rows = (
             WindowRow(
                 names[0], n, False, f"{error} {_shown(swa)}" if n else "", swa > 1e-9,
-                kind in ("short", "swa"),
+                only,
             ),
             WindowRow(
                 names[1], 0 if only else n, kind == "checkpoint",
                 f"{error} {_shown(kda)}" if n and not only else "", kda > 1e-9 and not only,
-                kind not in ("held", "short", "swa"),
+                kind != "held" and not only, only,
             ),
         )  # fmt: skip
         words = {k: t(lang, f"swa.word-{k}", **self._values())
                  for k in ("scale", "boundary", "keys", "state")}  # fmt: skip
         shown = window_svg(
-            *rows, run.tokens, run.reach, label=self.sentence(step, lang), words=words
-        )
+            *rows, run.tokens, run.reach, run.window - 1,
+            label=self.sentence(step, lang), words=words,
+        )  # fmt: skip
         return f'<div class="kd-scroll">{shown}</div>'
 
     def why(self, step: int, lang: str) -> str:
@@ -114,7 +115,7 @@ class WindowFilm(Film):
 
 
 def _shown(error: float) -> str:
-    return "0" if error == 0 else f"{error:.1e}"
+    return "0" if error == 0 else f"{error:.2g}"
 
 
 def film(settings: Settings) -> Film:

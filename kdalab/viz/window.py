@@ -36,7 +36,8 @@ FLOOR = 1e-17
 @dataclass(frozen=True, slots=True)
 class WindowRow:
     """One kind of layer: tokens ``replayed`` before the boundary (0: none), whether they start
-    from a saved state, and the verdict behind the line ("" for none yet)."""
+    from a saved state, and the verdict behind the line ("" for none yet). A ``wrong`` state is
+    hatched, a ``lost`` one an empty outline."""
 
     name: str
     replayed: int
@@ -44,15 +45,24 @@ class WindowRow:
     verdict: str
     wrong: bool = False
     marked: bool = False
+    lost: bool = False
 
 
 def window_svg(
-    swa: WindowRow, kda: WindowRow, tokens: int, reach: int, *, label: str, words: Mapping[str, str]
+    swa: WindowRow,
+    kda: WindowRow,
+    tokens: int,
+    reach: int,
+    held: int,
+    *,
+    label: str,
+    words: Mapping[str, str],
 ) -> str:
     """Two lines of ``tokens`` tokens up to the boundary, to one scale.
 
     Args:
         reach: the tokens that sliding-window attention's state depends on.
+        held: the tokens whose KV each of its layers keeps.
         words: "scale", "boundary", "keys" and "state" in the reader's language.
     """
     axis = svg.TokenAxis(tokens, _LEFT, _RIGHT)
@@ -79,11 +89,17 @@ def window_svg(
         if i == 0:
             x0 = axis.x(tokens - reach)
             out.append(svg.path(f"M{x0:.1f} {y - 3:.1f} v-5 H{_RIGHT:.1f} v5", "bracket"))
-            out.append(svg.rect(x0, y + _BAR + 6, axis.width(reach), 8, "kv"))
-            out.append(svg.text(x0 - 8, y + _BAR + 15, words["keys"], "small end"))
+            at, width = axis.x(tokens - held), axis.width(held)
+            out.append(svg.rect(at, y + _BAR + 6, width, 8, "tomb" if row.lost else "kv"))
+            if row.wrong:
+                out.append(svg.hatch(at, y + _BAR + 6, width, 8))
+            out.append(svg.text(at - 8, y + _BAR + 15, words["keys"], "small end"))
         else:
             out.append(svg.path(f"M{_LEFT:.1f} {y - 3:.1f} v-5 H{_RIGHT:.1f} v5", "bracket"))
-            out.append(_state(_RIGHT - 24, y + _BAR + 6, row.wrong))
+            if row.lost:
+                out.append(svg.rect(_RIGHT - 24, y + _BAR + 6, 22, 22, "tomb", radius=4))
+            else:
+                out.append(_state(_RIGHT - 24, y + _BAR + 6, row.wrong))
             if not row.resumed:
                 out.append(svg.text(_RIGHT - 34, y + _BAR + 21, words["state"], "small end"))
         out.append(svg.text(_RIGHT + 12, y + 14, row.verdict, "small strong"))
