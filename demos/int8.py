@@ -20,7 +20,7 @@ from kdalab.lessons import Int8Run, play_int8, rounded_with, scale_lines, shrunk
 from kdalab.memory import Int8CheckpointPool
 from kdalab.units import format_bytes
 from kdalab.viz.bytes_bars import Bar, bytes_bars_svg
-from kdalab.viz.rounding import curves_figure, rounding_svg
+from kdalab.viz.rounding import curves_figure, errors_svg, rounding_svg
 from kdalab.viz.svg import esc
 from kdalab.viz.tables import Table
 
@@ -35,7 +35,7 @@ class Int8Film(Film):
         self.run, self.layer, self.head = run, layer, head
         self.kinds = [*_STEPS, *breaks]
         self.last = len(self.kinds) - 1
-        self.opening = self.last if breaks else 1
+        self.opening = self.last if breaks else self.kinds.index("decode")
 
     def _values(self, lang: str) -> dict[str, Any]:
         run = self.run
@@ -92,6 +92,8 @@ class Int8Film(Film):
             ]
             shown = bytes_bars_svg(bars, label=label, scale_word=t(lang, "int8.scale"))
             return f'<div class="kd-scroll">{shown}</div>'
+        if kind in ("decode", "every-step"):
+            return f'<div class="kd-scroll">{self._bars(kind, label, values, lang)}</div>'
         state = run.state[self.layer, self.head]
         rounded: np.ndarray | None = run.rounded[self.layer, self.head]
         if kind == "native":
@@ -106,6 +108,22 @@ class Int8Film(Film):
         names = ("state", "rounded", "difference", "largest", "error", "channels")
         words = {n: t(lang, f"int8.word-{n}", **values) for n in names}
         return f'<div class="kd-scroll">{rounding_svg(state, rounded, words, label=label)}</div>'
+
+    def _bars(self, kind: str, label: str, values: dict[str, Any], lang: str) -> str:
+        """Rounded once beside rounded at every token."""
+        run = self.run
+
+        def rows(once: float, every: float) -> list[tuple[str, float]]:
+            return [(t(lang, "int8.bars-once"), once), (t(lang, "int8.bars-every"), every)]
+
+        logits = rows(float(np.median(run.once)), float(np.median(run.every)))
+        state = rows(run.state_once[-1], run.state_every[-1])
+        margin = run.margin, t(lang, "int8.bars-margin", **values)
+        both = [
+            (t(lang, "int8.bars-logits", **values), logits, margin),
+            (t(lang, "int8.bars-state", **values), state, None),
+        ]
+        return errors_svg(both if kind == "decode" else both[::-1], label=label)
 
     def why(self, step: int, lang: str) -> str:
         reason = t(lang, f"int8.why-{self.kinds[step]}", **self._values(lang))

@@ -46,9 +46,7 @@ def rounding_svg(
         else:
             bound = limit if name != "difference" else 0.0
             parts.append(heat(values, x, _TOP, _SIDE, words[name], limit=bound))
-        if i < 2:
-            sign = "→" if i == 0 else "-"
-            parts.append(svg.text(x + _SIDE + 29, _TOP + _SIDE / 2, sign, "mid strong"))
+    parts.append(svg.text(40 + _SIDE + 29, _TOP + _SIDE / 2, "→", "mid strong"))
     parts.append(svg.text(40 - 8, _TOP + _SIDE / 2, "V", "small muted end"))
     parts.append(svg.text(40 + _SIDE / 2, _TOP + _SIDE + 14, words["channels"], "small muted mid"))
     largest = np.abs(state).max(0)
@@ -86,6 +84,43 @@ def _bound(bounds: np.ndarray, top: float, y: float) -> str:
         for k, b in enumerate(bounds)
     ]
     return svg.path(" ".join(ticks), "bracket")
+
+
+def errors_svg(
+    groups: Sequence[tuple[str, Sequence[tuple[str, float]], tuple[float, str] | None]],
+    *,
+    label: str,
+) -> str:
+    """Errors as bars, each group on a linear scale of its own.
+
+    Args:
+        groups: (heading, (name, error) pairs, a line across them as (value, name) or None).
+        label: the text alternative.
+    """
+    left, room = 190.0, svg.WIDTH - 190.0 - 80.0
+    parts, y = [], 14.0
+    for heading, rows, line in groups:
+        parts.append(svg.text(0, y, heading, "strong"))
+        top = max([value for _, value in rows] + ([line[0]] if line else [])) or 1.0
+        y += 14
+        start = y
+        for i, (name, value) in enumerate(rows):
+            wide = room * value / top
+            parts.append(svg.text(left - 10, y + 20, name, "small end"))
+            bar = svg.rect(left, y, wide, 28, "tok done", radius=3, title=f"{name}: {value:.3g}")
+            parts.append(svg.group(bar, f"kd-r{i}"))
+            parts.append(svg.text(left + wide + 8, y + 19, f"{value:.2g}", "strong halo"))
+            y += 38
+        parts.append(svg.path(f"M{left:.1f} {start - 4:.1f} V{y:.1f}", "line"))
+        if line:
+            x = left + room * line[0] / top
+            end = x > svg.WIDTH / 2
+            parts.append(svg.path(f"M{x:.1f} {start - 4:.1f} V{y + 4:.1f}", "parting"))
+            css = "small halo end" if end else "small halo"
+            parts.append(svg.text(x, y + 17, line[1], css))
+            y += 20
+        y += 26
+    return svg.document("".join(parts), y, label, css_class="kd-errors")
 
 
 def curves_figure(
