@@ -84,8 +84,7 @@ class GroupsFilm(Film):
         return t(lang, f"groups.step-{self.kinds[step]}", **self._values())
 
     def tone(self, step: int) -> str:
-        kind = self.kinds[step]
-        return "evict" if kind in ("pad", "places", "refused") else "plain"
+        return "evict" if self.kinds[step] == "refused" else "plain"
 
     def picture(self, step: int, lang: str) -> str:
         kind = self.kinds[step]
