@@ -121,9 +121,10 @@ def _prefill(
         parts.append(_hexagon((left + right) / 2, y + 36, 8))
         parts.append(svg.path(f"M{left:.1f} {y + 27:.1f} H{right:.1f}", "bracket"))
         parts.append(svg.text(right + 8, y + 40, words["image"], "small muted"))
+    below = y + (54 if image is not None else 42)
     for at in sorted({0, n_tokens, *(c[1] for c in chunks)}):
         if at in (0, n_tokens) or axis.x(n_tokens) - axis.x(at) > 40:
-            parts.append(svg.text(axis.x(at), y + 52, f"{at:,}", "tiny mid muted"))
+            parts.append(svg.text(axis.x(at), below, f"{at:,}", "small mid muted"))
     return "".join(parts)
 
 
@@ -131,7 +132,7 @@ def _wire(parcels: Sequence[Parcel], shown: int, now: bool, words: Mapping[str, 
     parts = [svg.text(0, _WIRE, words["wire"], "strong")]
     base = _WIRE + 30 + _HIGH
     most = max((p.nbytes for p in parcels), default=1)
-    wide = min(74.0, (svg.WIDTH - 50) / max(1, len(parcels)))
+    wide = min(86.0, (svg.WIDTH - 50) / max(1, len(parcels)))
     x = 44.0
     attempt = parcels[0].attempt if parcels else 1
     for number, parcel in enumerate(parcels):
@@ -141,7 +142,7 @@ def _wire(parcels: Sequence[Parcel], shown: int, now: bool, words: Mapping[str, 
                 line = f"M{x - wide * 0.08:.1f} {_WIRE + 12} V{base + 44:.1f}"
                 parts.append(svg.path(line, "parting"))
                 name = words["attempt"].format(n=attempt)
-                parts.append(svg.text(x, _WIRE + 18, name, "tiny muted"))
+                parts.append(svg.text(x, _WIRE + 18, name, "small muted"))
         parts.append(_bar(parcel, x, base, wide, most, number, shown, now, words))
         x += wide
     parts.append(svg.path(f"M40 {base:.1f} H{svg.WIDTH - 4}", "line"))
@@ -168,7 +169,7 @@ def _bar(
     if parcel.kind == "embedding":
         name = words["image"]
     if number >= shown:
-        return svg.text(mid, base + 13, name, "tiny mid muted later")
+        return svg.text(mid, base + 13, name, "small mid muted later")
     for css, size in sizes:
         high = _HIGH * size / most
         if not size:
@@ -183,17 +184,18 @@ def _bar(
         parts.append(svg.hatch(left, y, box, high))
     if parcel.fate == "cut":
         parts.append(svg.path(f"M{left - 5:.1f} {y + high / 2:.1f} h{box + 10:.1f}", "parting"))
-    parts.append(svg.text(mid, y - 5, format_bytes(parcel.nbytes), "tiny mid"))
-    parts.append(svg.text(mid, base + 13, name, "tiny mid muted"))
+    parts.append(svg.text(mid, y - 5, format_bytes(parcel.nbytes), "small mid"))
+    parts.append(svg.text(mid, base + 13, name, "small mid muted"))
     bad = parcel.fate in SPOILED or parcel.fate == "early"
-    ink = "tiny mid hatchink" if bad else "tiny mid"
+    ink = "small mid strong hatchink" if bad else "small mid strong"
     parts.append(svg.text(mid, base + 26, words[parcel.fate], ink))
     if parcel.tick:
         step = words["step"].format(n=parcel.tick)
-        parts.append(svg.text(mid, base + 39, step, "tiny mid muted"))
+        parts.append(svg.text(mid, base + 39, step, "small mid muted"))
     if now and number == shown - 1:
         deep = 64 if parcel.tick else 50
-        parts.append(svg.rect(mid - 38, y - 17, 76, high + deep, "now", radius=5))
+        half = min(42.0, wide / 2)
+        parts.append(svg.rect(mid - half, y - 18, 2 * half, high + deep, "now", radius=5))
     title = f"{name}: {parcel.nbytes:,} bytes, {words[parcel.fate]}"
     return svg.group("".join(parts), title=title)
 
@@ -224,7 +226,7 @@ def _decode(
         if wide > 34:
             parts.append(svg.text(axis.x((start + end) / 2), y + 17, "KV", "small mid onkv"))
     for at in sorted({0, held, n_tokens}):
-        parts.append(svg.text(axis.x(at), y + 39, f"{at:,}", "tiny mid muted"))
+        parts.append(svg.text(axis.x(at), y + 42, f"{at:,}", "small mid muted"))
     size = 32.0
     top = y - 8
     if whole == "none":

@@ -51,7 +51,8 @@ def ship_or_replay_figure(
     width: int | None = None,
     transparent: bool = False,
 ) -> go.Figure:
-    """One curve a model, both axes logarithmic; where shipping never wins there is no point.
+    """One curve a model, both axes logarithmic; where shipping never wins there is no point, and a
+    dotted line at the bandwidth below which that is so for every length.
 
     Raises:
         KdalabError: no line, or lines of different rates of prefill.
@@ -75,10 +76,8 @@ def ship_or_replay_figure(
             text=[name] * len(points),
             hovertemplate="%{text}<br>%{x:.3g} GB/s: %{y:,.0f} tokens<extra></extra>",
         )
-        figure.add_vline(
-            x=line.floor / 1e9,
-            line={"color": colour, "dash": "dot", "width": 1},
-        )
+        if _has_floor(line):
+            figure.add_vline(x=line.floor / 1e9, line={"color": colour, "dash": "dot", "width": 1})
     # Only a logarithm of base ten is asked of the axes, with ticks that people read.
     low, high = lines[0].points[0][0] / 1e9, lines[0].points[-1][0] / 1e9
     ticks = [10.0**e for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
@@ -100,6 +99,12 @@ def ship_or_replay_figure(
         theme_name=theme_name,
         transparent=transparent,
     )
+
+
+def _has_floor(line: WorthLine) -> bool:
+    """Whether the bandwidth below which shipping never pays is on the axis; a line outside of the
+    axis would stand among its labels."""
+    return line.points[0][0] <= line.floor <= line.points[-1][0]
 
 
 class Moved(Protocol):
@@ -164,6 +169,8 @@ def break_even_figure(
     for trace in curves.data:
         figure.add_trace(trace, row=1, col=2)
     for line, trace in zip(lines, curves.data, strict=True):
+        if not _has_floor(line):
+            continue
         figure.add_vline(
             x=line.floor / 1e9, row=1, col=2,
             line={"color": trace.line.color, "dash": "dot", "width": 1},

@@ -9,7 +9,7 @@ import pytest
 
 from kdalab.errors import KdalabError
 from kdalab.spec import resolve_model
-from kdalab.transfer.worth import worth_line
+from kdalab.transfer.worth import BANDWIDTHS, worth_line
 from kdalab.viz.refusals import Offer, refusals_svg
 from kdalab.viz.transfer import transfer_svg
 from kdalab.viz.transfer_figures import ship_or_replay_figure
@@ -68,3 +68,13 @@ def test_where_shipping_never_wins_there_is_no_point():
     assert figure.layout.height
     with pytest.raises(KdalabError):
         ship_or_replay_figure([])
+
+
+@pytest.mark.parametrize(("rate", "floors"), [(2_000.0, 0), (10_000.0, 1), (50_000.0, 2)])
+def test_a_floor_is_drawn_only_where_it_is_on_the_axis(rate, floors):
+    models = [resolve_model(name) for name in ("kimi-linear-48b", "kimi-k3")]
+    lines = [worth_line(model, rate, BANDWIDTHS) for model in models]
+    figure = ship_or_replay_figure(lines)
+    low, high = (10**end for end in figure.layout.xaxis.range)
+    assert len(figure.layout.shapes) == floors
+    assert all(low <= shape.x0 <= high for shape in figure.layout.shapes)
