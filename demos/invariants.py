@@ -136,7 +136,9 @@ def _reading(found: Broken, lang: str) -> list[tuple[str, str]]:
     css = "kd-good" if found.rule == "healthy" else "kd-bad"
     who = t(lang, "invariants.self", who=found.victim)
     if found.polluter:
-        who = t(lang, "invariants.polluted", a=found.polluter, b=found.victim)
+        name = found.polluter
+        key = "polluted" if len(name) == 1 else f"polluted-{name}"
+        who = t(lang, f"invariants.{key}", a=name, b=found.victim)
     damage = f'<p class="{css}">{esc(_damage(found, lang))}</p>'
     if found.rule != "healthy":
         damage += f"<p>{esc(who)}</p>"
@@ -152,6 +154,12 @@ def _reading(found: Broken, lang: str) -> list[tuple[str, str]]:
         said = f"<p>{esc(found.check)}: <code>{esc(found.says)}</code></p>"
         parts.append((t(lang, "invariants.catches"), said))
     return parts
+
+
+def _polluter(found: Broken, lang: str) -> str:
+    """A request's letter, or what else left something behind."""
+    name = found.polluter
+    return name if len(name) <= 1 else t(lang, f"invariants.who-{name}")
 
 
 def _wrong(found: Broken, lang: str) -> str:
@@ -173,7 +181,7 @@ def _table_picture(names: tuple[str, ...], done: int, here: int, lang: str) -> s
         found = play_rule(rule)
         rows.append(
             RuleRow(
-                name, found.polluter, found.victim, max(found.state, found.logits),
+                name, _polluter(found, lang), found.victim, max(found.state, found.logits),
                 _wrong(found, lang), found.check, good=rule == "healthy",
             )
         )  # fmt: skip
@@ -197,7 +205,7 @@ def rules_table(names: Sequence[str], lang: str) -> Table:
     rows = []
     for rule in names:
         found = play_rule(rule)
-        who = f"{found.polluter} → {found.victim}" if found.polluter else found.victim
+        who = f"{_polluter(found, lang)} → {found.victim}" if found.polluter else found.victim
         rows.append(
             (
                 t(lang, f"invariants.rule-{rule}"), SWITCH[rule], who,
@@ -250,12 +258,16 @@ LESSON = Lesson(
         ("key length equals state length", "state at the node's end", "state under a block's key"),
         ("copy on write", "COW on a match, deferred", "private COW block"),
         ("snapshot is a copy, or the slot is given", "`extra_buffer`, donate", "reversed COW"),
-        ("locks", "`full_lock_ref`, `mamba_lock_ref`", "block reference counts"),
+        (
+            "locks",
+            "`acquire_component_lock` (older: `full_lock_ref`, `mamba_lock_ref`)",
+            "`ref_cnt` of each block",
+        ),
         ("images in the key", "pad values of the image hash", "multimodal extra keys"),
         ("not in the step that caches it", "-", "deferred: asks for `num_gpu_blocks + 1`"),
         ("whole before decode", "state with the last chunk", "the last mamba state always"),
         ("gate against moves", "pages gated in PD transfers", "-"),
-        ("poison", "`SGLANG_POISON_POOL_DATA`", "-"),
+        ("poison", "`SGLANG_DEBUG_POISON_POOL`", "-"),
     ),
     code=(
         ("code-faults", Faults),

@@ -178,7 +178,7 @@ def _frame(now: Place, said: tuple[str, str], pages: Any) -> tuple[Any, ...]:
         gr.Button(t(code, "tour.check"), visible=open_),
         show.verdict_html(now, code, chosen),
         show.next_html(now, pages, code, chosen),
-        show.picture_html(now, code),
+        gr.HTML(show.picture_html(now, code), visible=not now.done),
         show.address_html(now, chosen),
         gr.Button(t(code, "tour.back"), interactive=now.at > 0),
         gr.Button(
