@@ -86,15 +86,24 @@ class RadixTree:
     def add_leaf(
         self, parent: Node, key: PrefixKey, pages: Sequence[int], checkpoint: Checkpoint
     ) -> tuple[Node, Added]:
+        """``hang_leaf``, and the record of it."""
+        node = self.hang_leaf(parent, key, pages, checkpoint)
+        added = Added(node.id, parent.id, parent.end, node.end, tuple(pages), checkpoint.slot)
+        return node, added
+
+    def hang_leaf(
+        self, parent: Node, key: PrefixKey, pages: Sequence[int], checkpoint: Checkpoint
+    ) -> Node:
         """A new leaf for tokens [parent.end, checkpoint.boundary), with its state; it is locked
         by the commit that adds it."""
-        start, end, width = parent.end, checkpoint.boundary, key.page_bytes
-        first = start // self.page_tokens * width
-        node = self.add_node(parent, key.data[first : first + len(pages) * width], pages, end)
+        width, count = key.page_bytes, len(pages)
+        first = parent.end // self.page_tokens * width
+        edge = key.data[first : first + count * width]
+        node = self.add_node(parent, edge, pages, checkpoint.boundary)
         node.kv_lock = 1
-        self.cached_pages += len(pages)
+        self.cached_pages += count
         self.set_state(node, checkpoint)
-        return node, Added(node.id, parent.id, start, end, tuple(pages), checkpoint.slot)
+        return node
 
     def split(self, lower: Node, pages: int) -> tuple[Node, Split]:
         """Cut ``lower`` after its first ``pages`` pages.

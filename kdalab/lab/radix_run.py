@@ -7,6 +7,7 @@ and its active state take room, if the setup follows arrivals.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kdalab.cache import (
@@ -23,6 +24,8 @@ from kdalab.cache import (
     Retention,
     parse_placement,
 )
+from kdalab.cache.commit_run import commit_run, knows_more
+from kdalab.cache.protocol import Dropped
 from kdalab.errors import InvariantError, KdalabError
 from kdalab.lab.account import Account, Usage
 from kdalab.lab.policies import Guard, build_retention, load_policy
@@ -84,6 +87,8 @@ class RadixRun:
         host = HostTier(setup.write_through) if setup.host else None
         self.cache = RadixStateCache(block_tokens, block_tokens, page, state, retention, host)
         self.room = Room(page, state, native, setup.memory, setup.split)
+        plain = Retention() == retention and host is None and setup.split is None
+        self.runs = plain and setup.policy is None
         self.host_room = Room(page, state, 0, setup.host or None)
         self.read: set[int] = set()
         account.page_bytes, account.checkpoint_bytes = page, state
@@ -126,7 +131,10 @@ class RadixRun:
             account.reads += 1
             account.state_bytes_read += self.state_bytes
         served = Served(request, found.restore, found.token_match, loaded, lease, key, private)
-        for boundary in self.placement.boundaries(n, found.restore, found.branching, cache.grid):
+        wanted = self.placement.boundaries(n, found.restore, found.branching, cache.grid)
+        for i, boundary in enumerate(wanted):
+            if self._commit_rest(served, key, wanted[i:]):
+                break
             if not self._commit(served, key, boundary):
                 break  # the next boundary would need even more
         if cache.host is not None:
@@ -235,6 +243,49 @@ class RadixRun:
             account.evicted_state_bytes += len(done.dropped) * cache.checkpoint_bytes
         served.lease = done.lease
         served.private_pages -= mine
+        return True
+
+    def _commit_rest(self, served: Served, key: PrefixKey, ends: Sequence[int]) -> bool:
+        """``_commit`` at all of ``ends`` in one go; False, and nothing done, where that could
+        differ from one after the other.
+
+        It could where the cache knows more of the prompt, or has work after each commit; where
+        the order of eviction might choose one of these very checkpoints, as any but LRU may; and
+        where what is evictable without them is not enough.
+        """
+        cache, room, lease = self.cache, self.room, served.lease
+        if len(ends) < 2 or not self.runs or lease is None or knows_more(cache, lease, key):
+            return False
+        page, state = room.page_bytes, room.checkpoint_bytes
+        count = (ends[-1] - lease.boundary) // cache.page_tokens
+        mine = min(count, served.private_pages)
+        need = (count - mine) * page + len(ends) * state
+        used = room.kv_used + room.state_used
+        dropped: Iterator[Dropped] = iter(())
+        if room.memory is not None and (short := used + need - room.memory) > 0:
+            if short > cache.evictable_pages * page + cache.evictable_states * state:
+                return False
+            evicted = cache.evict(Bytes(either=short))
+            self._forget(evicted)
+            dropped = iter(evicted.dropped)
+        # The most that was in use on the way: evicting just before each commit, as one by one.
+        at, private = lease.boundary, mine
+        for end in ends:
+            new = (end - at) // cache.page_tokens
+            own = min(new, private)
+            at, private = end, private - own
+            used += (new - own) * page + state
+            while room.memory is not None and used > room.memory:
+                gone = next(dropped)
+                used -= len(gone.pages) * page + (gone.state is not None) * state
+            room.peak_bytes = max(room.peak_bytes, used)
+        room.hold(-mine, 0)
+        pages, states = room.take(count, len(ends))
+        checkpoints = list(map(Checkpoint, states, ends))
+        served.lease = commit_run(cache, lease, key, pages, checkpoints)
+        served.private_pages -= mine
+        self.account.pages_written += count
+        self.account.states_written += len(ends)
         return True
 
     def _forget(self, evicted: Evicted) -> None:

@@ -20,6 +20,7 @@ from kdalab.errors import KdalabError
 from kdalab.lab import Setup, Trace, TraceRequest, open_trace, replay, replay_setup, synthetic_trace
 from kdalab.lab.block_replay import replay_blocks
 from kdalab.lab.block_run import layout_for
+from kdalab.lab.radix_run import RadixRun
 from kdalab.spec import preset, state_sizes
 
 SPEC = preset("kimi-k3")
@@ -189,6 +190,22 @@ def test_every_setup_keeps_its_memory_and_its_sums(text: str) -> None:
     assert a.ttft.p50 <= a.ttft.p95 <= a.ttft.p99 <= a.ttft.max
     again = replay_setup(TRACE, setup)
     assert again.row() | {"seconds": 0} == a.row() | {"seconds": 0}
+
+
+@pytest.mark.parametrize("memory", [None, 1.0, 1.3, 4.0, 20.0])
+@pytest.mark.parametrize("text", ["checkpoints=all", "checkpoints=every:1024 arrivals=on speed=9"])
+def test_checkpoints_left_in_one_go_are_those_left_one_by_one(
+    memory: float | None, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every figure of the account, the peak and the course over time too."""
+    if memory is not None:
+        longest = max(r.input_tokens + r.output_tokens for r in TRACE) + 512
+        need = SIZES.latent_bytes(longest) + 2 * SIZES.checkpoint_bytes
+        text += f" memory={int(need * memory)}"
+    together = run(text).as_dict()
+    monkeypatch.setattr(RadixRun, "_commit_rest", lambda *_: False)
+    single = run(text).as_dict()
+    assert {**together, "seconds": 0} == {**single, "seconds": 0}
 
 
 def test_int8_checkpoints_weigh_less_and_so_more_of_them_stay() -> None:
