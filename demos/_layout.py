@@ -10,7 +10,7 @@ import gradio as gr
 
 from demos import _page
 from demos._controls import Choice, Control, Settings, Text
-from demos._film import Row, log_html, tables_html
+from demos._film import Row, log_html
 from demos._lesson import Lesson, clipped
 from demos._nav import Listed, nav_html
 from demos._opening import drawn_box
@@ -93,14 +93,9 @@ def frame_at(
     film, code = lesson.play(settings), lang[0]
     at = clipped(step, film)
     request = only if only in film.requests else ""
-    return (
-        at,
-        film.picture(at, code),
-        film.why(at, code),
-        _bar(lesson, settings, at, lang),
-        tables_html(film.tables(at, code)),
-        _log(lesson, settings, at, code, request),
-    )
+    picture, why, tables = lesson.drawn(settings, at, code)
+    bar, log = _bar(lesson, settings, at, lang), _log(lesson, settings, at, code, request)
+    return at, picture, why, bar, tables, log
 
 
 def _bar(lesson: Lesson, settings: Settings, step: int, lang: tuple[str, str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import gradio as gr
@@ -24,7 +25,7 @@ from demos._controls import (
     query_of,
     step_of_link,
 )
-from demos._film import Film
+from demos._film import Film, tables_html
 from demos._kept import Kept
 from demos._text import t
 from kdalab.errors import InvariantError, KdalabError
@@ -71,6 +72,7 @@ class Lesson:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_kept", Kept(self.film, 32))
+        object.__setattr__(self, "_drawn", lru_cache(maxsize=32)(self._draw))
 
     @property
     def default(self) -> Settings:
@@ -81,6 +83,16 @@ class Lesson:
         """The film of these settings; the same settings give the same film, so it is kept."""
         kept: Kept[Settings, Film] = self._kept  # type: ignore[attr-defined]
         return kept(settings)
+
+    def drawn(self, settings: Settings, step: int, lang: str) -> tuple[str, str, str]:
+        """The picture, the *why* and the tables of a step as HTML; the last few dozen are kept."""
+        shown: tuple[str, str, str] = self._drawn(settings, step, lang)  # type: ignore[attr-defined]
+        return shown
+
+    def _draw(self, settings: Settings, step: int, lang: str) -> tuple[str, str, str]:
+        film = self.play(settings)
+        tables = tables_html(film.tables(step, lang))
+        return film.picture(step, lang), film.why(step, lang), tables
 
     def settings(self, given: dict[str, Any]) -> Settings:
         """Settings from a link or a script: a preset's values, and what is given beside it.

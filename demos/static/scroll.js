@@ -13,8 +13,11 @@ const show = () => requestAnimationFrame(() => boxes().forEach((box) => {
     if (at) box.scrollLeft += at.left + at.width / 2 - seen.left - seen.width / 2;
   }
   edges(box);
-  box.addEventListener('scroll', () => edges(box), {passive: true});
 }));
 show();
+// Scrolling does not bubble; caught on its way down, once for all boxes that come and go.
+element.addEventListener('scroll', (e) => {
+  if (e.target.matches?.('.kd-scroll')) edges(e.target);
+}, {passive: true, capture: true});
 watch('value', show);
 addEventListener('resize', () => boxes().forEach(edges));
