@@ -44,6 +44,7 @@ class StateFilm(Film):
         self.last = run.pairs + 1
         self.opening = self.last
         self.limit = max(float(np.abs(w.state).max()) for w in run.writes)
+        self.most = max(max(w.error) for w in run.writes)
 
     def _key(self, step: int) -> str:
         run = self.run
@@ -108,12 +109,15 @@ class StateFilm(Film):
         picture = pairs_svg(
             run.keys, run.values, state, write.error if write else (),
             write.found if write else (), words, label=self.sentence(step, lang),
-            limit=self.limit, now=step - 1 if 0 < step < self.last else None,
+            limit=self.limit, most=self.most, now=step - 1 if 0 < step < self.last else None,
         )  # fmt: skip
         return f'<div class="kd-scroll">{picture}</div>'
 
     def why(self, step: int, lang: str) -> str:
-        reason = t(lang, f"state.why-{self._why_key(step)}", **self._values(step))
+        key = self._why_key(step)
+        reason = t(lang, f"state.why-{key}", **self._values(step))
+        if key == "fade" and self.run.cosine > 1e-9:  # both take their share
+            reason += " " + t(lang, "state.why-similar", **self._values(step))
         parts = [
             (t(lang, "common.in-step"), f'<p class="now">{esc(self.sentence(step, lang))}</p>'),
             (t(lang, "state.why"), f"<p>{esc(reason)}</p>"),
@@ -241,7 +245,11 @@ LESSON = Lesson(
     terms=(
         ("list of pairs", "KV pool, one slot a token", "KV blocks of the MLA group"),
         ("matrix S", "`MambaPool`: temporal state", "recurrent state of `MambaSpec`"),
-        ("one token's write", "`fused_recurrent_kda`", "`fused_recurrent_kda`"),
+        (
+            "one token's write",
+            "`fused_recurrent_kda_packed_decode`",
+            "`fused_recurrent_kda`, `fused_recurrent_kda_packed_decode`",
+        ),
         ("decay, beta", "`g`, `beta` of the KDA layer", "`g`, `beta` of the KDA layer"),
     ),
     code=(("code-step", naive_recurrent_kda), ("code-run", play_state)),

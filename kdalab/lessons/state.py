@@ -71,8 +71,8 @@ def play_state(
     """Write ``pairs`` pairs one by one, and ask for all of them after each.
 
     Args:
-        pairs: tokens, 1..32. Up to 15 keys stand at exactly the angle asked for; more than there
-            are channels cannot, and point in random directions around what they have in common.
+        pairs: tokens, 1..32. Up to 15 keys (16 at right angles) stand at exactly the angle asked
+            for; more cannot, and point in random directions around what they have in common.
         similarity: cosine of two keys, 0 up to but not including 1.
         decay: what a token leaves of the state before it, in (0, 1].
         delta: the delta rule; without it, every token just adds ``k v^T``.
@@ -139,6 +139,8 @@ def _keys(pairs: int, similarity: float, random: torch.Generator) -> torch.Tenso
         torch.randn(K, K, dtype=torch.float64, generator=random)
     ).Q.T  # fmt: skip
     centre, own = frame[0], frame[1:]
+    if not similarity:  # nothing in common: the centre is one more direction
+        own = torch.cat([own, frame[:1]])
     more = torch.randn(max(0, pairs - len(own)), K, dtype=torch.float64, generator=random)
     more -= torch.outer(more @ centre, centre)
     more /= more.norm(dim=-1, keepdim=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _TOP, _SIDE = 50.0, 208.0
 _BAR_X, _BAR_W = 372.0, 150.0
-_FULL = 1.5  # an error that fills the bar: 150 % of the value's length
+_FULL = 1.5  # the least error that fills the bar: 150 % of the value's length
 
 
 def pairs_svg(
@@ -30,6 +30,7 @@ def pairs_svg(
     *,
     label: str,
     limit: float,
+    most: float = _FULL,
     now: int | None = None,
 ) -> str:
     """One row a stored pair: key, value, and the error of the matrix's answer; the matrix beside.
@@ -41,22 +42,24 @@ def pairs_svg(
         words: "list", "matrix", "error", "key", "value", "size-list", "size-matrix", "title".
         label: the text alternative.
         limit: the strength of the matrix's colours, the same in all steps.
+        most: the largest error of the run; the bars' scale holds it, and is the same in all steps.
         now: the pair that this step writes.
     """
     row = min(22.0, 330.0 / len(keys))
+    scale = _BAR_W / max(most, _FULL)  # view-box units of 100 %
     parts = [
         svg.text(0, 14, words["list"], "strong"),
         svg.text(0, 30, words["size-list"], "small muted"),
         svg.text(_BAR_X, 14, words["error"], "strong"),
         svg.text(_BAR_X, 30, "0", "small muted"),
-        svg.text(_BAR_X + _BAR_W / _FULL, 30, "100 %", "small muted mid"),
+        svg.text(_BAR_X + scale, 30, "100 %", "small muted mid"),
         svg.text(630, 14, words["matrix"], "strong"),
         svg.text(630, 30, words["size-matrix"], "small muted"),
         svg.text(26, 45, words["key"], "small muted"),
         svg.text(196, 45, words["value"], "small muted"),
     ]
     bottom = _TOP + row * len(keys)
-    full = _BAR_X + _BAR_W / _FULL
+    full = _BAR_X + scale
     parts.append(svg.path(f"M{_BAR_X:.1f} {_TOP - 8} V{bottom:.1f}", "line"))
     parts.append(svg.path(f"M{full:.1f} {_TOP - 8} V{bottom:.1f}", "rule"))
     for i, (key, value) in enumerate(zip(keys, values, strict=True)):
@@ -67,7 +70,7 @@ def pairs_svg(
         content += _strip(value, 196, y + 1, 158, row - 3, words["value"])
         parts.append(svg.group(content, "" if stored else "later"))
         if stored:
-            width = _BAR_W * min(error[i], _FULL) / _FULL
+            width = min(error[i] * scale, _BAR_W)
             css = "s" if found[i] else "dimmed"
             parts.append(svg.rect(_BAR_X, y + 2, max(width, 1.2), row - 5, css))
             if not found[i] and width > 4:
@@ -77,7 +80,7 @@ def pairs_svg(
             x = _BAR_X + width + 6
             parts.append(svg.text(x, y + row * 0.72, note, "small strong halo"))
         if i == now:
-            parts.append(svg.rect(0, y - 1, 356, row, "now", radius=3))
+            parts.append(svg.rect(1, y - 1, 356, row, "now", radius=3))
     parts.append(heat(state, 630, _TOP, _SIDE, words["title"], limit=limit))
     parts.append(svg.text(630 + _SIDE / 2, _TOP + _SIDE + 16, "K × V", "small muted mid"))
     height = max(bottom, _TOP + _SIDE + 18) + 6

@@ -58,3 +58,8 @@ def test_bad_numbers_are_refused():
     for bad in ((0, 0.1, 1.0), (33, 0.1, 1.0), (4, 1.0, 1.0), (4, 0.1, 0.0)):
         with pytest.raises(KdalabError, match="use"):
             play_state(*bad)
+
+
+def test_keys_at_right_angles_fill_every_channel_and_not_one_more():
+    assert max(play_state(STATE_CHANNELS, 0.0, 1.0).writes[-1].error) < 1e-12
+    assert play_state(STATE_CHANNELS + 1, 0.0, 1.0).writes[-1].error[0] > 0.01
