@@ -53,9 +53,8 @@ class ChunkFilm(Film):
         return t(lang, f"chunks.step-{self.kinds[step]}", **self._values(step))
 
     def tone(self, step: int) -> str:
-        return {"start": "plain", "piece": "compute", "swap": "evict"}.get(
-            self.kinds[step], "finish"
-        )
+        tones = {"start": "plain", "tree": "finish", "swap": "evict"}
+        return tones.get(self.kinds[step], "compute")
 
     def picture(self, step: int, lang: str) -> str:
         run, kind = self.run, self.kinds[step]
@@ -173,7 +172,7 @@ LESSON = Lesson(
     code=(("code-summary", chunk_summary), ("code-compose", compose)),
     notebook="chunk",
     exercises=("ex03", "ex04"),
-    next=("restore",),
+    next=("sizes", "joint", "restore"),
 )
 
 
