@@ -17,6 +17,7 @@ from demos._film import Film, why_panel
 from demos._lesson import Lesson
 from demos._text import t
 from kdalab.errors import KdalabError
+from kdalab.phrases import say
 from kdalab.spec import PRESETS, ModelSpec, spec_from_hf_config, state_sizes
 from kdalab.spec.strict_json import parse_json
 from kdalab.units import format_bytes
@@ -62,8 +63,13 @@ class SizesFilm(Film):
             "every": format_bytes(s.checkpoint_bytes * context),
         }
 
+    def _key(self, step: int) -> str:
+        kind = self.kinds[step]
+        none = kind in ("store", "int8") and self.interval > self.context
+        return f"{kind}-none" if none else kind
+
     def sentence(self, step: int, lang: str) -> str:
-        return t(lang, f"sizes.step-{self.kinds[step]}", **self._values())
+        return t(lang, f"sizes.step-{self._key(step)}", **self._values())
 
     def tone(self, step: int) -> str:
         return "evict" if self.kinds[step] == "everywhere" else "plain"
@@ -107,16 +113,16 @@ class SizesFilm(Film):
         shown = bytes_bars_svg(
             self._bars(step, lang),
             label=self.sentence(step, lang),
-            scale_word=t(lang, "sizes.scale"),
+            scale_word=t(lang, "sizes.scale" if self.tp == 1 else "sizes.scale-rank", tp=self.tp),
         )
         return f'<div class="kd-scroll">{shown}</div>'
 
     def why(self, step: int, lang: str) -> str:
         values = self._values()
         now = f'<p class="now">{esc(self.sentence(step, lang))}</p>'
-        reason = f"<p>{esc(t(lang, f'sizes.why-{self.kinds[step]}', **values))}</p>"
+        reason = f"<p>{esc(t(lang, f'sizes.why-{self._key(step)}', **values))}</p>"
         source = f'<p class="muted">{esc(self.spec.source)}</p>'
-        notes = "".join(f'<p class="muted">{esc(note)}</p>' for note in self.spec.notes)
+        notes = "".join(f'<p class="muted">{esc(say(lang, note))}</p>' for note in self.spec.notes)
         return why_panel(
             (t(lang, "common.in-step"), now), (t(lang, "sizes.why"), reason), source + notes
         )
@@ -215,7 +221,7 @@ LESSON = Lesson(
     code=(("code-sizes", state_sizes), ("code-config", spec_from_hf_config)),
     notebook="mental",
     exercises=("ex01", "ex02"),
-    next=("restore", "tree"),
+    next=("joint", "density", "int8"),
 )
 
 
