@@ -99,7 +99,7 @@ def log_html(film: Film, step: int, request: str, lang: str, caption: str, head:
     rows = [row for row in film.log(lang) if request in ("", row.request)]
     table = Table(
         caption,
-        ("no.", head.request, head.event, head.sentence),
+        ("#", head.request, head.event, head.sentence),
         tuple((i, row.request or "-", row.event, row.sentence) for i, row in enumerate(rows)),
     )
     here = [i for i, row in enumerate(rows) if row.step == step]
