@@ -50,6 +50,7 @@ from kdalab.lessons.modes import (
     play_modes,
 )
 from kdalab.lessons.pairs import PAIRS, Pair, Share
+from kdalab.lessons.parcels import Parcel, TransferRun
 from kdalab.lessons.partial import PartialAct, PartialRun, play_partial
 from kdalab.lessons.player import Recording, StateImage, lesson_model, play
 from kdalab.lessons.restore import RESTORE, scenario
@@ -70,6 +71,7 @@ from kdalab.lessons.scenario import (
     Scenario,
 )
 from kdalab.lessons.sharing import SHARING_STRATEGIES, SharingRun, SlotView, play_sharing
+from kdalab.lessons.ship_or_replay import real_bytes, refused_offers, worth_lines
 from kdalab.lessons.state import (
     RECALL_EPISODES,
     RECALL_SIMILARITY,
@@ -80,15 +82,7 @@ from kdalab.lessons.state import (
 )
 from kdalab.lessons.state import K as STATE_CHANNELS
 from kdalab.lessons.steps import Step, steps_of
-from kdalab.lessons.transfer import (
-    TRANSFER_FAULTS,
-    Parcel,
-    TransferRun,
-    play_transfer,
-    real_bytes,
-    refused_offers,
-    worth_lines,
-)
+from kdalab.lessons.transfer import TRANSFER_FAULTS, play_transfer
 from kdalab.lessons.tree import STORIES, TREE_BYTES, Act, TreeRun, play_tree
 from kdalab.lessons.unified import WORKLOADS, UnifiedRun, play_unified
 from kdalab.lessons.verify import (

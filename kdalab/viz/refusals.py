@@ -55,7 +55,7 @@ def refusals_svg(
 def _mark(x: float, y: float, refused: bool) -> str:
     """A cross or a tick, so that the verdict does not rest on a colour."""
     if refused:
-        return svg.path(f"M{x:.1f} {y - 4:.1f} l8 8 M{x + 8:.1f} {y - 4:.1f} l-8 8", "pole")
+        return svg.path(f"M{x:.1f} {y - 4:.1f} l8 8 M{x + 8:.1f} {y - 4:.1f} l-8 8", "bracket")
     return svg.path(f"M{x - 1:.1f} {y:.1f} l4 4 l7 -9", "bracket")
 
 

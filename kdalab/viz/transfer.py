@@ -16,7 +16,7 @@ _DECODE = 316.0
 
 
 class Parcel(Protocol):
-    """What is drawn of a piece (``lessons.transfer.Parcel`` is one)."""
+    """What is drawn of a piece (``lessons.parcels.Parcel`` is one)."""
 
     @property
     def attempt(self) -> int: ...
