@@ -11,6 +11,7 @@ const show = () => requestAnimationFrame(() => boxes().forEach((box) => {
       .map((mark) => mark.getBoundingClientRect()).filter((mark) => mark.height > 0);
     const at = small.find((mark) => mark.width < seen.width);
     if (at) box.scrollLeft += at.left + at.width / 2 - seen.left - seen.width / 2;
+    else if (small.length) box.scrollLeft = 0;  // a whole row: from its beginning, whatever stood there before
   }
   edges(box);
 }));
