@@ -12,7 +12,9 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from functools import partial
 from itertools import islice
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +34,7 @@ from kdalab.lab.views import NodesView, NodeView
 RETENTION_FORMS = "lru, lru-path, marconi, marconi:ALPHA, each also with +cap:N"
 T = TypeVar("T")
 _ORDER = ("leaf", "state", "leaf_first")
+_NUMPY_BOOLS = ("bool", "bool_")  # the name of numpy's type, by its version
 
 
 def check_retention(text: str) -> None:
@@ -144,12 +147,20 @@ def _words(error: BaseException) -> str:
 
 
 def _shown(value: object) -> str:
-    """A policy's answer for an error: its repr if it has one, not too long."""
+    """A policy's answer for an error: its repr if it has one, not too long, and its type where
+    that does not go without saying."""
     try:
         text = repr(value)
+        if not isinstance(value, int | str) and type(value).__name__ not in text:
+            text += f" ({type(value).__name__})"
     except Exception:
         text = f"a {type(value).__name__} without a repr"
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _whole(value: object) -> int | None:
+    """A whole number as Python's own; numpy's are whole numbers too, True and False are none."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
 
 
 class GuardedPlacement(Guard):
@@ -169,15 +180,17 @@ class GuardedPlacement(Guard):
             ),
             shown,
         )
-        last = restore
-        for b in found:
-            if type(b) is not int or b % grid or not last < b <= n_tokens:
-                allowed = "ascending multiples of grid in (restore, n_tokens]"
+        last, kept = restore, []
+        for answer in found:
+            b = self.call("boundaries", partial(_whole, answer), shown)
+            if b is None or b % grid or not last < b <= n_tokens:
+                allowed = "ascending multiples of grid in (restore, n_tokens], whole numbers"
                 raise self.wrong(
-                    f"boundaries({shown})", f"answered {_shown(b)}; allowed: {allowed}"
+                    f"boundaries({shown})", f"answered {_shown(answer)}; allowed: {allowed}"
                 )
+            kept.append(b)
             last = b
-        return found
+        return tuple(kept)
 
 
 class GuardedOrder(Guard):
@@ -191,7 +204,12 @@ class GuardedOrder(Guard):
 
     def leaf_first(self, leaf: Aged, state: Aged) -> bool:
         shown, seen = f"leaf={leaf}, state={state}", (NodeView(leaf), NodeView(state))
-        return self.call("leaf_first", lambda: bool(self.policy.leaf_first(*seen)), shown)
+        answer = self.call("leaf_first", lambda: self.policy.leaf_first(*seen), shown)
+        if not isinstance(answer, bool) and type(answer).__name__ not in _NUMPY_BOOLS:
+            raise self.wrong(
+                f"leaf_first({shown})", f"answered {_shown(answer)}; allowed: True or False"
+            )
+        return bool(answer)
 
     def _chosen(self, method: str, nodes: Mapping[int, N]) -> N | None:
         shown = f"{len(nodes):,} nodes"
@@ -220,7 +238,8 @@ class GuardedOrder(Guard):
         """The policy's answer, and the number that it has as a node."""
         answer = getattr(self.policy, method)(nodes)
         number = getattr(answer, "id", -1)
-        return answer, number if type(number) is int else -1
+        whole = _whole(number)
+        return answer, -1 if whole is None else whole
 
 
 def load_policy(text: str) -> tuple[GuardedPlacement | None, GuardedOrder | None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,7 +116,23 @@ WRONG += [
         ODD_ORDER.replace(NEXT, "nodes.clear()"),
         r"leaf\(\S+ nodes\) raised AttributeError: 'NodesView",
     ),
-    (ODD_ORDER.replace("leaf.kv_used < state.state_used", "Odd()"), r"leaf_first\(.*no truth, at"),
+    (
+        ODD_ORDER.replace("leaf.kv_used < state.state_used", "Odd()"),
+        r"leaf_first\(.* answered a Odd without a repr; allowed: True or False",
+    ),
+]
+
+
+FIRST = "leaf.kv_used < state.state_used"
+WRONG += [
+    (SAME_AS_LRU.replace(FIRST, "'x'"), r"leaf_first\(.* answered 'x'; allowed: True or False, at"),
+    (SAME_AS_LRU.replace(FIRST, "None"), r"answered None \(NoneType\); allowed: True or False"),
+    (SAME_AS_LRU.replace(FIRST, "1"), r"answered 1; allowed: True or False"),
+    (
+        SAME_AS_LEAF.replace("(end,)", "(float(end),)"),
+        r"answered \d+\.0 \(float\); .*whole numbers",
+    ),
+    (SAME_AS_LEAF.replace("(end,)", "(True,)"), r"answered True; allowed: ascending"),
 ]
 
 
@@ -156,6 +175,33 @@ def test_a_policy_that_changes_nodes_is_named(tmp_path: Path, change: str) -> No
     setup = Setup(memory=MEMORY, policy=policy(tmp_path, text))
     with pytest.raises(PolicyError, match=r"Mine: (leaf|state)\(.* raised .*line \d"):
         replay_setup(TRACE, setup)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    for plain, text in (
+        (SAME_AS_LEAF, "import numpy\n" + SAME_AS_LEAF.replace("(end,)", "numpy.array([end])")),
+        (SAME_AS_LRU, "import numpy\n" + SAME_AS_LRU.replace(FIRST, f"numpy.bool_({FIRST})")),
+    ):
+        want = replay_setup(TRACE, Setup(memory=MEMORY, policy=policy(tmp_path, plain)))
+        got = replay_setup(TRACE, Setup(memory=MEMORY, policy=policy(tmp_path, text)))
+        assert (got.hit_tokens, got.evicted_states) == (want.hit_tokens, want.evicted_states)
+
+
+def test_a_policy_that_never_answers_ends_with_an_interrupt(tmp_path: Path) -> None:
+    text = policy(
+        tmp_path,
+        SAME_AS_LEAF.replace(
+            "end =", "print('on', flush=True)\n        while 1: pass\n        end ="
+        ),
+    )
+    words = [sys.executable, "-m", "kdalab", "lab", "replay", "--made-up", "20", "--policy", text]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        assert run.stderr.readline() == "on\n"
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=60)
+    assert run.returncode not in (0, None)
+    assert "Traceback" not in said
 
 
 def test_what_a_policy_prints_leaves_standard_output_alone(
