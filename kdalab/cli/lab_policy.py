@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kdalab.cli import lab_options as o
+from kdalab.cli.lab_source import Source
 
 
 def policy_template(
@@ -34,6 +36,7 @@ def policy_template(
 
 
 def leaderboard(
+    source: Source,
     traces: Annotated[
         list[str] | None, typer.Argument(help="Traces, one or more.", show_default=False)
     ] = None,
@@ -43,15 +46,6 @@ def leaderboard(
     settings: o.SetOpt = None,
     model: o.ModelOpt = None,
     memory: o.MemoryOpt = "256GiB",
-    made_up: o.MadeUpOpt = None,
-    seed: o.SeedOpt = 0,
-    format: o.FormatOpt = None,
-    limit: o.LimitOpt = None,
-    max_bad_lines: o.BadOpt = 100,
-    block_tokens: o.BlockOpt = None,
-    share: o.ShareOpt = "preamble",
-    gap: o.GapOpt = 60.0,
-    sort: o.SortOpt = False,
     jobs: o.JobsOpt = 1,
     as_json: o.JsonOpt = False,
 ) -> None:
@@ -62,13 +56,7 @@ def leaderboard(
     with o.known_errors():
         base = o.build_setup(settings, model, memory)
         named: list[str | None] = list(traces) if traces else [None]
-        read = [
-            o.read_trace(
-                t, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
-                block=block_tokens, share=share, gap=gap, sort=sort,
-            )
-            for t in named
-        ]  # fmt: skip
+        read = [replace(source, trace=t).read() for t in named]
         with o.progress("replays", quiet=as_json) as show:
             entries = rank(read, base, policy or [], jobs, on_done=show)
     if as_json:

@@ -8,26 +8,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from kdalab.cli import lab_options as o
+from kdalab.cli.lab_source import Source
 
 if TYPE_CHECKING:
     from kdalab.lab import Account
 
 
 def replay(
-    trace: o.TraceArg = None,
+    source: Source,
     settings: o.SetOpt = None,
     model: o.ModelOpt = None,
     memory: o.MemoryOpt = None,
     policy: o.PolicyOpt = None,
-    made_up: o.MadeUpOpt = None,
-    seed: o.SeedOpt = 0,
-    format: o.FormatOpt = None,
-    limit: o.LimitOpt = None,
-    max_bad_lines: o.BadOpt = 100,
-    block_tokens: o.BlockOpt = None,
-    share: o.ShareOpt = "preamble",
-    gap: o.GapOpt = 60.0,
-    sort: o.SortOpt = False,
     as_json: o.JsonOpt = False,
 ) -> None:
     """Replay a trace under one setup: hits, work saved, bytes, evictions, time to first token."""
@@ -35,10 +27,7 @@ def replay(
 
     with o.known_errors():
         setup = o.build_setup(settings, model, memory, policy)
-        requests = o.read_trace(
-            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
-            block=block_tokens, share=share, gap=gap, sort=sort,
-        )  # fmt: skip
+        requests = source.read()
         total = len(requests.requests) if hasattr(requests, "requests") else None
         with o.progress("replaying", quiet=as_json) as show:
             account = replay_setup(requests, setup, on_request=lambda n: show(n, total))

@@ -9,6 +9,8 @@ import typer
 
 from kdalab.cli import lab_options as o
 from kdalab.cli.lab_replay import account_rows
+from kdalab.cli.lab_search import replay_command
+from kdalab.cli.lab_source import Source
 
 if TYPE_CHECKING:
     from kdalab.lab import Requests, Setup
@@ -22,7 +24,7 @@ COLUMNS = (
 
 
 def report(
-    trace: o.TraceArg = None,
+    source: Source,
     out: Annotated[Path, typer.Option(help="The page.")] = Path("lab_report.html"),
     budgets: Annotated[
         str, typer.Option(help="Memories of the sweep, with commas.")
@@ -32,15 +34,6 @@ def report(
     settings: o.SetOpt = None,
     model: o.ModelOpt = None,
     memory: o.MemoryOpt = "256GiB",
-    made_up: o.MadeUpOpt = None,
-    seed: o.SeedOpt = 0,
-    format: o.FormatOpt = None,
-    limit: o.LimitOpt = None,
-    max_bad_lines: o.BadOpt = 100,
-    block_tokens: o.BlockOpt = None,
-    share: o.ShareOpt = "preamble",
-    gap: o.GapOpt = 60.0,
-    sort: o.SortOpt = False,
 ) -> None:
     """Write one HTML page: the trace, an account, a sweep, the advice, and what all rests on."""
     from kdalab.errors import KdalabError
@@ -48,11 +41,8 @@ def report(
     with o.known_errors():
         o.check_writable(out)
         setup = o.build_setup(settings, model, memory, None, arrivals=True)
-        requests = o.read_trace(
-            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
-            block=block_tokens, share=share, gap=gap, sort=sort,
-        )  # fmt: skip
-        html = build_report(requests, setup, budgets, objective, jobs)
+        requests = source.read()
+        html = build_report(requests, setup, budgets, objective, jobs, source.words)
         try:
             out.write_text(html)
         except OSError as error:
@@ -60,8 +50,11 @@ def report(
     typer.echo(f"{out}: {out.stat().st_size / 2**20:.1f} MiB, needs no network")
 
 
-def build_report(requests: Requests, setup: Setup, budgets: str, objective: str, jobs: int) -> str:
-    """The page: one replay, a sweep over memories, and the search for settings."""
+def build_report(
+    requests: Requests, setup: Setup, budgets: str, objective: str, jobs: int, words: str
+) -> str:
+    """The page: one replay, a sweep over memories, and the search for settings; ``words`` are the
+    trace and its options as they are typed."""
     from kdalab.lab import report_of
     from kdalab.lab.advise import advise
     from kdalab.lab.cells import (
@@ -70,6 +63,7 @@ def build_report(requests: Requests, setup: Setup, budgets: str, objective: str,
         advice_rows,
         common_setup,
         failures,
+        simpler_words,
         sweep_rows,
     )
     from kdalab.lab.run import replay_setup
@@ -112,8 +106,8 @@ def build_report(requests: Requests, setup: Setup, budgets: str, objective: str,
     sections.append(("All rows of the sweep", table))
     for a in found:
         header, cells = advice_rows(a)
-        text = code_html([*a.flags, "", f'in the lab: -s "{a.setup}"'])
-        text += text_html(advice_gain(a)) + rows_html(cells, header, names=2)
+        text = code_html([*a.flags, "", "in the lab:", replay_command(a, words)])
+        text += text_html(f"{advice_gain(a)} {simpler_words()}") + rows_html(cells, header, names=2)
         text += list_html(advice_failures(a))
         text = "".join(text_html(f"Warning: {w}.", warning=True) for w in a.warnings) + text
         sections.append((f"Advice for {a.system}", text))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kdalab.cli import lab_options as o
+from kdalab.cli.lab_source import Source
 
 if TYPE_CHECKING:
     from kdalab.lab.advise import Advice
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    trace: o.TraceArg = None,
+    source: Source,
     budgets: Annotated[
         str, typer.Option("--budgets", "--memory", help="Memories, with commas.")
     ] = "64GiB,256GiB,1TiB",
@@ -54,18 +56,10 @@ def sweep(
     settings: o.SetOpt = None,
     model: o.ModelOpt = None,
     policy: o.PolicyOpt = None,
-    made_up: o.MadeUpOpt = None,
-    seed: o.SeedOpt = 0,
-    format: o.FormatOpt = None,
-    limit: o.LimitOpt = None,
-    max_bad_lines: o.BadOpt = 100,
-    block_tokens: o.BlockOpt = None,
-    share: o.ShareOpt = "preamble",
-    gap: o.GapOpt = 60.0,
-    sort: o.SortOpt = False,
     as_json: o.JsonOpt = False,
 ) -> None:
     """Replay a trace under every combination of settings; a table, and what no other beats."""
+    from kdalab.errors import KdalabError
     from kdalab.lab import report_of
     from kdalab.lab.sweep import TABLES, check_gain, combine, pareto, write_table
     from kdalab.lab.sweep import sweep as run
@@ -82,13 +76,12 @@ def sweep(
         if base.cache == "radix":
             axes |= {"checkpoints": places, "retention": _list(retention), "int8": _list(int8)}
         for text in grid or []:
-            key, _, values = text.partition("=")
+            key, equals, values = text.partition("=")
+            if not equals:
+                raise KdalabError(f"--grid {text!r}; use KEY=A,B,C, as speed=0.5,1")
             axes[key.strip().replace("-", "_")] = _list(values)
         setups, impossible = combine(base, axes)
-        requests = o.read_trace(
-            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
-            block=block_tokens, share=share, gap=gap, sort=sort,
-        )  # fmt: skip
+        requests = source.read()
         with o.progress("replays", quiet=as_json) as show:
             rows = run(requests, setups, jobs, ray, dask, on_done=show)
         best = pareto(rows, "memory" if _limited(rows) else "peak_bytes", gain)
@@ -118,7 +111,7 @@ def _exit_if_none(rows: list[Row]) -> None:
 
 
 def advise(
-    trace: o.TraceArg = None,
+    source: Source,
     model: o.ModelOpt = None,
     memory: o.MemoryOpt = None,
     objective: Annotated[str, typer.Option(help="ttft or flops.")] = "ttft",
@@ -127,15 +120,6 @@ def advise(
     jobs: o.JobsOpt = 1,
     settings: o.SetOpt = None,
     policy: o.PolicyOpt = None,
-    made_up: o.MadeUpOpt = None,
-    seed: o.SeedOpt = 0,
-    format: o.FormatOpt = None,
-    limit: o.LimitOpt = None,
-    max_bad_lines: o.BadOpt = 100,
-    block_tokens: o.BlockOpt = None,
-    share: o.ShareOpt = "preamble",
-    gap: o.GapOpt = 60.0,
-    sort: o.SortOpt = False,
     as_json: o.JsonOpt = False,
 ) -> None:
     """Search for the settings that fit a trace, as flags of SGLang and vLLM, and their gain."""
@@ -150,10 +134,7 @@ def advise(
         if system.lower() not in known:
             raise KdalabError(f"system {system!r}; allowed: SGLang, vLLM, both")
         tier = 0 if host.lower() == "off" else parse_bytes(host)
-        requests = o.read_trace(
-            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
-            block=block_tokens, share=share, gap=gap, sort=sort,
-        )  # fmt: skip
+        requests = source.read()
         with o.progress("replays", quiet=as_json) as show:
             found = search(
                 requests,
@@ -166,10 +147,11 @@ def advise(
                 policy,
             )
     if as_json:
-        typer.echo(json.dumps([a.as_dict() for a in found], indent=2))
+        told = [{**a.as_dict(), "command": replay_command(a, source.words)} for a in found]
+        typer.echo(json.dumps(told, indent=2))
         return
     for advice in found:
-        print_advice(advice)
+        print_advice(advice, source.words)
     o.print_report(report_of(requests))
 
 
@@ -208,13 +190,26 @@ def print_rows(rows: list[Row], best: list[Row]) -> None:
         console.print(line, markup=False, highlight=False)
 
 
-def print_advice(a: Advice) -> None:
-    """A recommendation: flags, gain, sensitivity, assumptions."""
+def replay_command(a: Advice, words: str) -> str:
+    """The command that replays a recommendation, to the figures that it promises; ``words`` are
+    those of its trace."""
+    return f"kdalab lab replay {words} -s {shlex.quote(a.setup)}"
+
+
+def print_advice(a: Advice, words: str) -> None:
+    """A recommendation: flags, gain, sensitivity, assumptions; ``words`` as in
+    ``replay_command``."""
     from rich.console import Console
     from rich.table import Table
 
     from kdalab.lab.advise import OBJECTIVES
-    from kdalab.lab.cells import advice_failures, advice_gain, advice_rows, significant
+    from kdalab.lab.cells import (
+        advice_failures,
+        advice_gain,
+        advice_rows,
+        significant,
+        simpler_words,
+    )
     from kdalab.lab.setup import shown
 
     console = Console()
@@ -226,7 +221,8 @@ def print_advice(a: Advice) -> None:
     )
     for flag in a.flags:
         console.print(f"  {flag}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f'  in the lab: -s "{a.setup}"', markup=False, style="dim", soft_wrap=True)
+    command = replay_command(a, words)
+    console.print(f"  in the lab: {command}", markup=False, style="dim", soft_wrap=True)
     table = Table(show_header=True)
     for name in ("", "defaults", "recommended"):
         table.add_column(name, justify="left" if not name else "right")
@@ -239,7 +235,7 @@ def print_advice(a: Advice) -> None:
     ):
         table.add_row(name, form(a.before[key]) if key in a.before else "-", form(a.after[key]))
     console.print(table)
-    console.print(f"  {advice_gain(a)}", markup=False, highlight=False)
+    console.print(f"  {advice_gain(a)} {simpler_words()}", markup=False, highlight=False)
     near = Table(title="One setting changed", title_justify="left")
     header, cells = advice_rows(a)
     for place, name in enumerate(header):

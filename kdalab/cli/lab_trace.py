@@ -9,22 +9,14 @@ from typing import Annotated
 import typer
 
 from kdalab.cli import lab_options as o
+from kdalab.cli.lab_source import Source
 
 
 def stats(
-    trace: o.TraceArg = None,
+    source: Source,
     against: Annotated[
         str | None, typer.Option(help="A second trace, or a preset (chat-like, agent-like).")
     ] = None,
-    made_up: o.MadeUpOpt = None,
-    seed: o.SeedOpt = 0,
-    format: o.FormatOpt = None,
-    limit: o.LimitOpt = None,
-    max_bad_lines: o.BadOpt = 100,
-    block_tokens: o.BlockOpt = None,
-    share: o.ShareOpt = "preamble",
-    gap: o.GapOpt = 60.0,
-    sort: o.SortOpt = False,
     as_json: o.JsonOpt = False,
 ) -> None:
     """Statistics of a trace, and beside them those of another or of a preset."""
@@ -36,15 +28,14 @@ def stats(
     from kdalab.lab.stats import trace_stats
 
     with o.known_errors():
-        first = o.read_trace(
-            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
-            block=block_tokens, share=share, gap=gap, sort=sort,
-        )  # fmt: skip
+        first = source.read()
         found = [trace_stats(first)]
         reports = [report_of(first)]
         if against is not None:
             preset = f"{against}:{found[0].requests}" if against in PRESETS else None
-            other = o.read_trace(None if preset else against, preset, seed, share=share, gap=gap)
+            other = Source(
+                None if preset else against, preset, source.seed, share=source.share, gap=source.gap
+            ).read()
             found.append(trace_stats(other))
             reports.append(report_of(other))
     if as_json:

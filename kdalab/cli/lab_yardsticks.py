@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kdalab.cli import lab_options as o
+from kdalab.cli.lab_source import Source
 
 if TYPE_CHECKING:
     from kdalab.lab.kv_only_agree import Agreement
@@ -18,22 +19,13 @@ MODEL = Annotated[str, typer.Option(help="A preset (see `kdalab size --help`) or
 
 
 def agree_command(
-    trace: o.TraceArg = None,
+    source: Source,
     model: MODEL = "kimi-k3",
     checkpoints: Annotated[
         str, typer.Option(help="Where the hybrid's are taken: every:N, leaf, leaf+branch, all.")
     ] = "leaf+branch",
     backend: Annotated[str, typer.Option(help="The peer's: python or cpp.")] = "python",
     jobs: Annotated[int, typer.Option(min=1, max=64, help="Processes, for both.")] = 1,
-    made_up: o.MadeUpOpt = None,
-    seed: o.SeedOpt = 0,
-    format: o.FormatOpt = None,
-    limit: o.LimitOpt = None,
-    max_bad_lines: o.BadOpt = 100,
-    block_tokens: o.BlockOpt = None,
-    share: o.ShareOpt = "preamble",
-    gap: o.GapOpt = 60.0,
-    sort: o.SortOpt = False,
     as_json: o.JsonOpt = False,
 ) -> None:
     """KV-only hit rates beside kvcache-simulator's, and beside those of the hybrid model."""
@@ -42,10 +34,7 @@ def agree_command(
     from kdalab.spec import resolve_model
 
     with o.known_errors():
-        requests = o.read_trace(
-            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
-            block=block_tokens, share=share, gap=gap, sort=sort,
-        )  # fmt: skip
+        requests = source.read()
         spec = resolve_model(model)
         found = agree(requests, spec, parse_placement(checkpoints), backend=backend, jobs=jobs)
     if as_json:
@@ -55,7 +44,7 @@ def agree_command(
 
 
 def bounds_command(
-    trace: o.TraceArg = None,
+    source: Source,
     model: MODEL = "kimi-k3",
     budget: Annotated[
         str,
@@ -74,15 +63,6 @@ def bounds_command(
     steps: Annotated[
         int, typer.Option(min=1, max=100_000, help="Of the search for the bound.")
     ] = 200,
-    made_up: o.MadeUpOpt = None,
-    seed: o.SeedOpt = 0,
-    format: o.FormatOpt = None,
-    limit: o.LimitOpt = None,
-    max_bad_lines: o.BadOpt = 100,
-    block_tokens: o.BlockOpt = None,
-    share: o.ShareOpt = "preamble",
-    gap: o.GapOpt = 60.0,
-    sort: o.SortOpt = False,
     as_json: o.JsonOpt = False,
 ) -> None:
     """What any policy could restore under a budget at most, and the best schedule found."""
@@ -91,10 +71,7 @@ def bounds_command(
     from kdalab.units import parse_bytes
 
     with o.known_errors():
-        requests = o.read_trace(
-            trace, made_up, seed, format=format, limit=limit, bad=max_bad_lines,
-            block=block_tokens, share=share, gap=gap, sort=sort,
-        )  # fmt: skip
+        requests = source.read()
         spec = resolve_model(model)
         places, kept = checkpoints or PLACEMENTS, retention or RETENTIONS
         found = yardsticks(requests, spec, parse_bytes(budget), places, steps, kept)

@@ -1,9 +1,10 @@
 """Which settings fit a trace: a search, and what its answer rests on.
 
 From a system's defaults, one setting after the other is set to the value that serves the objective
-best, until a whole round changes nothing. Every value is tried by a replay, none by a formula. The
-answer is a local optimum: no single change of it, among the values tried, would have been better
-(those replays are the sensitivity).
+best, until a whole round changes nothing. Then settings go back to their defaults, the least
+useful first, while that costs less than ``WORTH``. Every value is tried by a replay, none by a
+formula. The answer is a local optimum: no single change of it, among the values tried, would have
+been better by more than that (those replays are the sensitivity).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ OBJECTIVES = {"ttft": "mean time to the first token, s", "flops": "prefill FLOPs
 #: Above this share of busy time, waits say how much the machine lacks rather than how long one
 #: waits.
 OVERLOAD = 0.97
+#: A setting leaves the system's default only where it serves the objective better by this share.
+WORTH = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ class _Search:
             before = best
             for knob in self.system.knobs:
                 best = self.best_of(self.variants(best, knob), best)
+        best = self.simpler(best)
         if self.rows[best].get("error"):
             raise KdalabError(f"{self.system.name}: {self.rows[best]['error']}")
         return self.advice(best)
@@ -161,6 +165,26 @@ class _Search:
         """The best of them; ``now`` unless one is really better."""
         self.replay(list(variants.values()))
         return max([now, *variants.values()], key=lambda s: score(self.rows[s], self.objective))
+
+    def simpler(self, best: Setup) -> Setup:
+        """``best`` with every setting back at the default that costs nearly nothing: all of them
+        together less than ``WORTH`` of the objective."""
+        top = score(self.rows[best], self.objective)
+        while True:
+            changed = [k for k in self.system.knobs if self.differs(best, k)]
+            back = [replace(best, **{k: getattr(self.system.default, k)}) for k in changed]
+            back = [s for s, k in zip(back, changed, strict=True) if self.system.allowed(s, k) == s]
+            if not back:
+                return best
+            self.replay(back)
+            found = max(back, key=lambda s: score(self.rows[s], self.objective))
+            if score(self.rows[found], self.objective) < top - WORTH * abs(top):
+                return best
+            best = found
+
+    def differs(self, setup: Setup, knob: str) -> bool:
+        """Has a setting left its default?"""
+        return bool(getattr(setup, knob) != getattr(self.system.default, knob))
 
     def replay(self, setups: Sequence[Setup]) -> None:
         new = [s for s in setups if s not in self.rows]

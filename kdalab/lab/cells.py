@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from math import floor, log10
 
-from kdalab.lab.advise import Advice
+from kdalab.lab.advise import WORTH, Advice
 from kdalab.lab.setup import BLOCK_ONLY, DEFAULTS, RADIX_ONLY, Setup, shown
 from kdalab.lab.sweep import Row
 
@@ -93,12 +93,15 @@ def _names(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def advice_rows(a: Advice) -> tuple[tuple[str, ...], Cells]:
-    """(header, cells): the recommendation, then one line for each single change of it, with what
-    the objective changes by (more is longer for a time, and better for work saved)."""
+    """(header, cells): the recommendation, the defaults where it is not those, then one line for
+    each single change of it, with what the objective changes by (more is longer for a time, and
+    better for work saved)."""
     header = ("setting", "value", objective_name(a), "change", "restored")
     own = _objective(a, a.after)
-    cells: Cells = [("recommended", "", _figure(a, own), "", f"{a.after['hit_rate']:.1%}")]
-    if not a.before.get("error"):
+    same = a.before.get("setup") == a.after.get("setup")
+    name = "recommended: the defaults" if same else "recommended"
+    cells: Cells = [(name, "", _figure(a, own), "", f"{a.after['hit_rate']:.1%}")]
+    if not a.before.get("error") and not same:
         old = _objective(a, a.before)
         shares = _change(own, old), f"{a.before['hit_rate']:.1%}"
         cells.append(("the defaults", "", _figure(a, old), *shares))
@@ -109,6 +112,11 @@ def advice_rows(a: Advice) -> tuple[tuple[str, ...], Cells]:
             shares = _change(own, n.objective), f"{n.hit_rate:.1%}"
             cells.append((n.setting, n.value, _figure(a, n.objective), *shares))
     return header, cells
+
+
+def simpler_words() -> str:
+    """By what rule the simpler setting is preferred, in a sentence."""
+    return f"Settings whose change gains less than {WORTH:.1%} of the objective keep their default."
 
 
 def advice_failures(a: Advice) -> list[str]:

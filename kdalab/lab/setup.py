@@ -99,8 +99,10 @@ class Setup:
             value = getattr(self, name)
             if value is not None and not value <= most:
                 raise KdalabError(f"{name} = {value}; use {most:,.0f} or less")
-        if self.speed <= 0 or (self.prefill_flops is not None and self.prefill_flops <= 0):
-            raise KdalabError("speed and prefill_flops must be above 0")
+        for name in ("speed", "prefill_flops"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise KdalabError(f"{name} = {value:g}; use a number above 0")
         parse_placement(self.checkpoints)
         check_retention(self.retention)
         machines.hardware(self.hardware)

@@ -40,17 +40,20 @@ def combine(base: Setup, grid: Mapping[str, Sequence[str]]) -> tuple[list[Setup]
     """
     for key, values in grid.items():
         if not values:
-            raise KdalabError(f"no value for {key}")
+            raise KdalabError(f"no value for {key}; give one or more, as {key}=A,B")
     found: dict[Setup, None] = {}
     impossible: list[str] = []
+    why: set[str] = set()
     for values in product(*grid.values()):
         words = [f"{k}={v}" for k, v in zip(grid, values, strict=True)]
         try:
             found[Setup.parse(words, base)] = None
         except KdalabError as error:
             impossible.append(f"{' '.join(words)}: {error}")
+            why.add(str(error))
     if not found:
-        raise KdalabError(f"no combination is possible; the first: {impossible[0]}")
+        first = f"the first of {len(impossible):,}: {impossible[0]}"
+        raise KdalabError(f"no combination is possible; {why.pop() if len(why) == 1 else first}")
     return list(found), impossible
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from kdalab.cli.lab_source import Source
 from kdalab.cli.main import build_app
 from kdalab.lab import Setup, write_synthetic
 
@@ -379,10 +380,48 @@ def test_the_board_says_what_it_skipped_and_reads_what_the_others_read(
     assert "give a trace, or --made-up" in call("leaderboard", code=2)
 
 
-def test_the_setup_that_advice_prints_replays_to_what_it_promised(trace: Path) -> None:
-    words = ("--memory", "60GiB", "--system", "SGLang")
-    (promised,) = json.loads(call("advise", trace, *words, "--json"))
-    (line,) = [x for x in call("advise", trace, *words).splitlines() if "in the lab:" in x]
-    replayed = json.loads(call("replay", trace, *shlex.split(line.partition(": ")[2]), "--json"))
-    assert replayed["hit_tokens"] == promised["after"]["hit_tokens"]
-    assert replayed["ttft_mean"] == promised["after"]["ttft_mean"]
+def test_the_command_that_advice_prints_gives_what_it_promised(tmp_path: Path) -> None:
+    file = write_synthetic(tmp_path / "a b.jsonl", 80)
+    for words in (
+        [str(file), "--limit", "60", "--block-tokens", "512"],
+        ["--made-up", "chat-like:60", "--seed", "3"],
+    ):
+        asked = (*words, "--memory", "60GiB", "--system", "SGLang", "-s", "speed=2 int8=off")
+        (promised,) = json.loads(call("advise", *asked, "--json"))
+        (line,) = [x for x in call("advise", *asked).splitlines() if "in the lab:" in x]
+        command = line.partition(": ")[2]
+        assert command == promised["command"]
+        typed = shlex.split(command)
+        assert typed[:3] == ["kdalab", "lab", "replay"]
+        replayed = json.loads(call(*typed[2:], "--json"))
+        assert replayed["requests"] == 60
+        assert replayed["hit_tokens"] == promised["after"]["hit_tokens"]
+        assert replayed["flops_saved"] == promised["after"]["flops_saved"]
+        assert replayed["ttft_p95"] == promised["after"]["ttft_p95"]
+
+
+def test_a_grid_that_cannot_be_says_what_is_wrong_and_what_is_allowed(trace: Path) -> None:
+    out = call("sweep", trace, "--grid", "speed=0", code=2)
+    assert out == "kdalab: no combination is possible; speed = 0; use a number above 0\n"
+    assert "use KEY=A,B,C, as speed=0.5,1" in call("sweep", trace, "--grid", "speed", code=2)
+    assert "no value for speed; give one" in call("sweep", trace, "--grid", "speed=", code=2)
+
+
+@pytest.mark.parametrize(
+    "command", ["stats", "replay", "sweep", "advise", "report", "leaderboard", "agree", "bounds"]
+)
+def test_every_command_reads_its_trace_by_the_same_options(command: str) -> None:
+    out = call(command, "--help")
+    shown = [line.split()[1] for line in out.splitlines() if re.match(r"[|\u2502] --", line)]
+    want = ["--made-up", "--seed", "--format", "--limit", "--max-bad-lines", "--block-tokens",
+            "--share", "--gap", "--sort"]  # fmt: skip
+    begin = [name.split(",")[0] for name in shown].index(want[0])
+    assert [name.split(",")[0] for name in shown][begin : begin + len(want)] == want
+
+
+def test_a_source_says_how_it_is_typed() -> None:
+    assert Source("a b.jsonl", limit=7, sort=True, gap=2.5).words == (
+        "'a b.jsonl' --limit 7 --gap 2.5 --sort"
+    )
+    assert Source(made_up="chat-like:9", seed=3).words == "--made-up chat-like:9 --seed 3"
+    assert Source("t").words == "t"

@@ -77,7 +77,7 @@ def test_the_default_is_short_and_changes_stand_on_it() -> None:
         ("interval=4096", "interval is a setting of cache=block; add cache=block"),
         ("split=0.9", "give memory="),
         ("split=nan memory=1GiB", "split=nan; use a number"),
-        ("speed=0", "must be above 0"),
+        ("speed=0", "speed = 0; use a number above 0"),
         ("hardware=abacus", "unknown hardware 'abacus'; allowed: h100x8"),
         ("write_through=0", "write_through = 0; use 1 or more"),
         ("'memory=1", "No closing quotation"),
