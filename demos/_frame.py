@@ -233,6 +233,13 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
         lang = (code, code if query.get("lang") in LANGUAGES else "")
         return *labels(lesson, pages, settings, lang), *whole_run(lesson, settings, step, lang)
 
+    def refused(link: tuple[dict[str, str], str]) -> Any:
+        """The page's own run, in the reader's language."""
+        query, code = link
+        lang = (code, code if query.get("lang") in LANGUAGES else "")
+        shown = whole_run(lesson, lesson.default, None, lang)
+        return *labels(lesson, pages, lesson.default, lang), *shown
+
     link = gr.State(None)
     page.load(
         look, parts.drawn, [link, *parts.shown], show_progress="hidden", api_visibility="private"
@@ -242,3 +249,4 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
     followed.then(None, None, None, js=_page.SHOWN_JS, api_visibility="private")
     # A link that was refused does not stay in the address of what is shown instead.
     followed.failure(None, None, None, js=_page.FORGET_LINK_JS, api_visibility="private")
+    followed.failure(refused, link, spoken, **_STEP)

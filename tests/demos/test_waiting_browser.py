@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from demos._text import t
+
 pytestmark = pytest.mark.browser
 
 # What was to be seen in each frame since the page began: the step of the address, if visible.
@@ -55,6 +57,16 @@ def test_a_language_or_a_theme_hides_nothing(browser, hub):
 def test_a_refused_link_ends_the_waiting(browser, hub):
     found = seen(browser, f"{hub}/partial?step=99", "step=7")
     assert found == ["step=7"]
+
+
+def test_a_refused_link_leaves_the_page_in_the_reader_s_language(browser, hub):
+    context = browser.new_context(viewport={"width": 1280, "height": 860}, locale="ko-KR")
+    page = context.new_page()
+    page.goto(f"{hub}/partial?step=99")
+    question = t("ko", "partial.question")
+    page.wait_for_function("q => document.querySelector('h1')?.innerText === q", arg=question)
+    page.wait_for_function("() => location.search === '?step=7'")
+    context.close()
 
 
 def test_a_preset_whose_values_were_changed_says_so(browser, hub):
