@@ -190,10 +190,11 @@ def _strip(
             f'<text x="44" y="{base:.1f}" class="mono" xml:space="preserve" '
             f'textLength="{len(window) * _CHAR:.1f}">{svg.esc("".join(window))}</text>'
         )
-    x = 44 + (match - first) * _CHAR
-    parts.append(svg.path(f"M{x:.1f} {y + 18:.1f} V{y + 60:.1f}", "parting"))
-    word = f"known to {match:,}" if match else "nothing known"
-    parts.append(svg.text(x + 4, y + 15, word, "small strong"))
+    if match or request.phase != "waiting":  # before its look-up nobody knows what is known
+        x = 44 + (match - first) * _CHAR
+        parts.append(svg.path(f"M{x:.1f} {y + 18:.1f} V{y + 60:.1f}", "parting"))
+        word = f"known to {match:,}" if match else "nothing known"
+        parts.append(svg.text(x + 4, y + 15, word, "small strong"))
     if first <= restore < match:
         rx = 44 + (restore - first) * _CHAR
         parts.append(svg.path(f"M{rx:.1f} {y + 18:.1f} V{y + 60:.1f}", "parting"))

@@ -142,6 +142,20 @@ def test_the_marks_say_match_restore_and_replay(recorded):
     assert len(chevrons) == 128 // run.page_tokens
 
 
+def test_nothing_is_said_to_be_unknown_before_it_was_looked_up(recorded):
+    run = recorded("fan-out")
+    arrives = next(i for i, s in enumerate(run.steps) if s.kind == "Submitted" and s.request == "B")
+    assert "known" not in prompts_of(run, arrives)
+    assert "known to 320" in prompts_of(run, arrives + 1)
+    run = recorded("unrelated")
+    (match,) = (
+        i
+        for i, s in enumerate(run.steps)
+        if s.request == "B" and "no part of this prompt" in s.sentence
+    )
+    assert "nothing known" in prompts_of(run, match)
+
+
 def test_replayed_cells_fill_when_they_are_computed(recorded):
     run = recorded("fan-out")
     at = {s.kind: i for i, s in enumerate(run.steps) if s.request == "B"}
