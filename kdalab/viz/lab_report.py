@@ -82,6 +82,7 @@ _CSS = (
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     f"td,th{{padding:4px 14px 4px 0;border-bottom:1px solid {LIGHT.grid};text-align:right}}"
     ".name{text-align:left;white-space:pre-wrap}.wide{overflow-x:auto}th{vertical-align:bottom}"
-    f"pre{{font-family:{FONT_MONO};background:{LIGHT.panel};padding:12px;overflow-x:auto}}"
+    f"pre{{font-family:{FONT_MONO};background:{LIGHT.panel};padding:12px;white-space:pre-wrap;"
+    "overflow-wrap:anywhere}"
     f"li{{color:{LIGHT.muted}}}"
 )

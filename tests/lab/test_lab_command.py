@@ -110,6 +110,8 @@ def test_a_report_is_one_page_that_needs_no_network(trace: Path, tmp_path: Path)
     assert html.count("Plotly.newPlot") == 2
     assert html.count('"orientation":"h"') >= 2  # a legend at the side leaves no room to draw
     assert "Restored: the share of prompt tokens that need no prefill" in html
+    assert "white-space:pre-wrap;overflow-wrap:anywhere" in html  # a long command stays in sight
+    assert f"kdalab lab replay {page.parent / 't.jsonl'} -s " in html
     assert "e+1" not in html.rpartition("</script>")[2]
 
 
