@@ -54,10 +54,16 @@ class WindowFilm(Film):
             "resumed": _shown(run.resumed),
         }
 
+    def _forgot(self, step: int) -> bool:
+        return self.kinds[step] == "kda" and self.run.at(self.run.reach)[1] < 1e-12
+
     def sentence(self, step: int, lang: str) -> str:
-        return t(lang, f"swa.step-{self.kinds[step]}", **self._values())
+        key = "kda-forgot" if self._forgot(step) else self.kinds[step]
+        return t(lang, f"swa.step-{key}", **self._values())
 
     def tone(self, step: int) -> str:
+        if self._forgot(step):
+            return "restore"
         tones = {"swa": "restore", "kda": "evict", "carried": "evict", "longer": "compute",
                  "whole": "compute", "checkpoint": "snapshot"}  # fmt: skip
         return tones.get(self.kinds[step], "plain")
