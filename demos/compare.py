@@ -34,8 +34,8 @@ NAMES = (
 class CompareFilm(Film):
     """Request after request through both, then the account."""
 
-    def __init__(self, run: BothRun, kvonly: bool) -> None:
-        self.run, self.kvonly = run, kvonly
+    def __init__(self, run: BothRun, kvonly: bool, scenario: str) -> None:
+        self.run, self.kvonly, self.scenario = run, kvonly, scenario
         self.asked = run.asked
         self.kinds = [*["request"] * len(self.asked), "account", *["kvonly"] * kvonly]
         self.last = len(self.kinds) - 1
@@ -102,13 +102,21 @@ class CompareFilm(Film):
             (t(lang, "common.in-step"), f'<p class="now">{esc(self.sentence(step, lang))}</p>')
         ]
         if kind == "request":
+            if step == (len(self.asked) - 1 if self.first is None else self.first):
+                parts.append(self._lead(lang))
             parts += _reasons(self.asked[step], lang)
         else:
+            parts.append(self._lead(lang))
             parts.append(f"<p>{esc(t(lang, f'compare.why-{kind}', **self._values(step)))}</p>")
             if self.first is not None:
                 parts.append(f"<p>{esc(t(lang, 'compare.first', **self._values(self.first)))}</p>")
                 parts += _reasons(self.asked[self.first], lang)
         return why_panel(*parts)
+
+    def _lead(self, lang: str) -> tuple[str, str]:
+        """What makes the two restore where they do, in this scenario."""
+        said = t(lang, f"compare.lead-{self.scenario}")
+        return t(lang, "compare.why"), f"<p>{esc(said)}</p>"
 
     def tables(self, step: int, lang: str) -> Sequence[Table]:
         c = self.run.comparison
@@ -185,7 +193,8 @@ def _ran(name: str) -> BothRun:
 
 def film(settings: Settings) -> Film:
     """The film of one setting."""
-    return CompareFilm(_ran(settings["scenario"]), "kvonly" in settings["breaks"])
+    name = settings["scenario"]
+    return CompareFilm(_ran(name), "kvonly" in settings["breaks"], name)
 
 
 LESSON = Lesson(
