@@ -73,10 +73,13 @@ def owners_svg(
     if _is_one_pool(slots):
         for i, s in enumerate(slots):
             at[f"active:{i}"] = at[f"checkpoint:{i}"] = places[s.name]
-    parts += [_arrow(at[a], at[b], "", words) for a, b in moves if a in at and b in at]
+    known = [(a, b) for a, b in moves if a in at and b in at]
+    parts += [_arrow(at[a], at[b], "", words) for a, b in known if at[a] != at[b]]
     for number, (a, b) in enumerate(queued):
         note = "" if number else words["queued"]
         parts.append(_arrow(at[a], at[b], note, words))
+    # A donation's word stands over the arcs that pass it.
+    parts += [_arrow(at[a], at[b], "", words) for a, b in known if at[a] == at[b]]
     return svg.document("".join(parts), 164, label, css_class="kd-owners", targets=True)
 
 
