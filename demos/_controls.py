@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import gradio as gr
 
 from demos._text import t
+from demos._uploads import Ticket, Upload
 from kdalab.errors import KdalabError
 from kdalab.words import LANGUAGES
 
@@ -33,13 +33,14 @@ class Choice:
     """One of several values. Its text is ``<page>.<key>``, an option's ``<page>.<key>-<value>``
     where the catalogue has it, and the value itself where not.
 
-    ``reruns``: a new value is a new run (a preset may instead only set other controls).
+    ``own`` is one more option, there once its visitor has uploaded a file, and in no address.
     """
 
     key: str
     options: tuple[str | int, ...]
     default: str | int
     width: int = 160
+    own: str = ""
 
     def check(self, value: Any) -> str | int:
         """The option meant.
@@ -47,14 +48,16 @@ class Choice:
         Raises:
             KdalabError: none of them.
         """
-        for option in () if isinstance(value, bool) else self.options:
+        options = (*self.options, self.own) if self.own else self.options
+        for option in () if isinstance(value, bool) else options:
             if value == option or (isinstance(value, str) and value == str(option)):
                 return option
         shown = ", ".join(map(str, self.options))
         raise KdalabError(f"{self.key} = {str(value)[:40]!r}; use one of {shown}")
 
-    def _choices(self, page: str, lang: str) -> list[tuple[str, str | int]]:
-        return [(t.option(lang, page, self.key, o), o) for o in self.options]
+    def _choices(self, page: str, lang: str, own: bool = False) -> list[tuple[str, str | int]]:
+        options = (*self.options, self.own) if own and self.own else self.options
+        return [(t.option(lang, page, self.key, o), o) for o in options]
 
     def component(self, page: str, changes: bool = False) -> Any:
         """The component, in English, at its default; ``changes``: its names may say "changed"."""
@@ -71,15 +74,19 @@ class Choice:
         return room_for(
             t(lang, "common.changed", name=name) if changes else name
             for lang in LANGUAGES
-            for name, _ in self._choices(page, lang)
+            for name, _ in self._choices(page, lang, own=True)
         )
 
-    def update(self, page: str, lang: str, value: Value, changed: bool = False) -> Any:
+    def update(
+        self, page: str, lang: str, value: Value, *, changed: bool = False, own: bool = False
+    ) -> Any:
         """The component in another language, at ``value``.
 
         ``changed``: the value is a preset whose own values hold no more, and its name says so.
+        ``own``: there is an uploaded file.
         """
-        label, choices = t(lang, f"{page}.{self.key}"), self._choices(page, lang)
+        label = t(lang, f"{page}.{self.key}")
+        choices = self._choices(page, lang, own or value == self.own)
         if changed:
             choices = [
                 (t(lang, "common.changed", name=name) if option == value else name, option)
@@ -192,18 +199,13 @@ class Switches:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A box to type into; what is typed runs with the page's run button.
-
-    ``upload`` reads a file from the reader's machine into the box (and raises KdalabError for one
-    that it refuses); the box's limit is the file's as well.
-    """
+    """A box to type into; what is typed runs with the page's run button."""
 
     key: str
     default: str = ""
     limit: int = 768
     lines: int = 4
     width: int = 260
-    upload: Callable[[Path], str] | None = None
 
     def check(self, value: Any) -> str:
         """The text, its line ends made plain.
@@ -237,7 +239,7 @@ class Text:
         return gr.Textbox(value=value, label=t(lang, f"{page}.{self.key}"))
 
 
-Control = Choice | Number | Switches | Text
+Control = Choice | Number | Switches | Text | Upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +252,9 @@ class Settings:
         return dict(self.values)[key]
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.values}
+        """Ready for JSON; a ticket stays here."""
+        plain = {k: "" if isinstance(v, Ticket) else v for k, v in self.values}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
 
     def changed(self, **values: Value) -> Settings:
         """The same with other values, which are not checked again."""
@@ -287,6 +290,8 @@ def query_of(
     pairs: list[tuple[str, str]] = []
     for control in controls:
         value = settings[control.key]
+        if isinstance(control, Upload) or (isinstance(control, Choice) and value == control.own):
+            continue
         own = (base or {}).get(control.key, control.default)
         if value != own or (value != control.default and not isinstance(control, Text)):
             text = ".".join(value) if isinstance(value, tuple) else str(value)

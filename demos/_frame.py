@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from demos import _opening, _page
+from demos import _file, _opening, _page, _work
 from demos._blocks import App
-from demos._controls import Settings, Text
+from demos._controls import Settings
 from demos._layout import (
     Parts,
     controls_at,
@@ -34,7 +33,6 @@ from demos._lesson import (
 )
 from demos._nav import Listed
 from demos._text import language_of, t
-from kdalab.errors import KdalabError
 from kdalab.words import LANGUAGES
 
 # A step must answer at once: no queue and no veil over the picture. A run may take its turn.
@@ -51,7 +49,8 @@ _RUN: dict[str, Any] = {
 def build(lesson: Lesson, pages: Sequence[Listed], page: gr.Blocks | None = None) -> gr.Blocks:
     """Build the lesson into ``page`` (inside its route), or into a Blocks of its own."""
     if page is None:
-        with App(title=f"KDALab: {lesson.title('en')}", fill_width=True) as own:
+        title = f"KDALab: {lesson.title('en')}"
+        with App(title=title, fill_width=True, delete_cache=_page.DELETE_FILES) as own:
             return build(lesson, pages, own)
     parts = layout(lesson, pages)
     _wire_steps(lesson, parts)
@@ -62,7 +61,10 @@ def build(lesson: Lesson, pages: Sequence[Listed], page: gr.Blocks | None = None
 
     _opening.later(page, lesson.slug, opening, parts.shown, parts.drawn)
     numbers = numbers_of(lesson)
-    gr.api(numbers, api_name=lesson.slug, concurrency_id="play", concurrency_limit=2)
+    line = lesson.slug if lesson.long else "play"
+    gr.api(numbers, api_name=lesson.slug, concurrency_id=line, concurrency_limit=2)
+    for control in lesson.uploads:
+        _file.add_endpoint(lesson, control, numbers)
     return page
 
 
@@ -136,32 +138,39 @@ def _wire_steps(lesson: Lesson, parts: Parts) -> None:
     )
 
 
-def _read_upload(box: Text, path: str) -> str:
-    """The text of an uploaded file.
-
-    Raises:
-        KdalabError: it is larger than its box takes, or the box's reader refuses it.
-    """
-    assert box.upload is not None
-    size = Path(path).stat().st_size
-    if size > box.limit:
-        raise KdalabError(f"the file has {size:,} bytes; the limit is {box.limit:,}")
-    return box.check(box.upload(Path(path)))
-
-
 def _playlabels(lang: str, *, playing: bool) -> str:
     return t(lang, "common.pause") if playing else _page.PLAY_SIGN + t(lang, "common.play")
+
+
+def _long(lesson: Lesson, parts: Parts) -> dict[str, Any]:
+    """Options of a run that may take many seconds: it says how far it is, over the picture, shows
+    the button that stops it, and keeps no other page waiting."""
+    return {
+        "show_progress": "full",
+        "show_progress_on": parts.picture,
+        "concurrency_id": lesson.slug,
+        "js": _page.BUSY_JS,
+    }
 
 
 def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.Blocks) -> None:
     """A new run: from the controls, from a preset, from a link; and another language."""
     order = ordered(lesson)
+    options = {**_RUN, **(_long(lesson, parts) if lesson.long else {})}
 
-    def run(lang: tuple[str, str], *values: Any) -> Any:
+    def run(http: gr.Request, progress: Any = gr.Progress(), lang: Any = None, *values: Any) -> Any:
         given = {c.key: v for c, v in zip(order, values, strict=True)}
         settings = guard(lesson.settings, given, lang=lang[0])
-        guard(lesson.play, settings, lang=lang[0])
+        try:
+            with _work.working(str(http.session_hash), _work.Work(lang[0], _file.teller(progress))):
+                guard(lesson.play, settings, lang=lang[0])
+        except _work.StoppedError:
+            return (gr.skip(),) * len(ran)
         return *presets_at(lesson, settings, lang[0]), *whole_run(lesson, settings, None, lang)
+
+    def idle(event: Any) -> None:
+        if lesson.long:
+            event.then(None, None, None, js=_page.IDLE_JS, api_visibility="private")
 
     def choose(lang: tuple[str, str], chosen: str, *values: Any) -> Any:
         given = {c.key: v for c, v in zip(order, values, strict=True)}
@@ -178,34 +187,31 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
         if control.key == lesson.preset and lesson.presets:
             asked = [parts.lang, component, *parts.controls]
             component.input(choose, asked, everything, **_RUN)
-        elif control in lesson.texts:
+        elif control in lesson.texts or control in lesson.uploads:
             continue
         else:
             event = component.release if isinstance(component, gr.Slider) else component.input
-            event(run, inputs, ran, **_RUN)
-    for box, file in parts.files:
-        at = order.index(box)
-
-        # Bound as defaults: each file fills its own box.
-        def take(
-            lang: tuple[str, str], path: str | None, *values: Any, box: Text = box, at: int = at
-        ) -> Any:
-            if path is None:
-                return (gr.skip(),) * (2 + len(ran))
-            try:
-                text = guard(_read_upload, box, path, lang=lang[0])
-            finally:
-                Path(path).unlink(missing_ok=True)
-            return None, text, *run(lang, *values[:at], text, *values[at + 1 :])
-
-        taken = [parts.lang, file, *parts.controls]
-        file.upload(take, taken, [file, parts.controls[at], *ran], **_RUN)
+            idle(event(run, inputs, ran, **options))
+    for file in parts.files:
+        _file.wire(
+            lesson, file, order, parts.controls, parts.lang, options, page,
+            lambda event: idle(event.success(run, inputs, ran, **options)), idle,
+        )  # fmt: skip
     if parts.run is not None:
-        parts.run.click(run, inputs, ran, **_RUN)
+        idle(parts.run.click(run, inputs, ran, **options))
+    if parts.stop is not None:
+
+        def halt(http: gr.Request) -> None:
+            _work.stop(str(http.session_hash))
+
+        parts.stop.click(halt, None, None, **_STEP)
+
+    def worded(now: Settings, lang: tuple[str, str]) -> tuple[Any, ...]:
+        return labels(lesson, pages, now, lang, parts.files)
 
     def speak(chosen: str, now: Settings, at: int) -> Any:
         lang = (chosen if chosen in LANGUAGES else "en",) * 2
-        return *labels(lesson, pages, now, lang), *whole_run(lesson, now, at, lang)
+        return *worded(now, lang), *whole_run(lesson, now, at, lang)
 
     spoken = [*parts.labelled, *parts.shown]
     where = [parts.language, parts.settings, parts.step]
@@ -231,7 +237,7 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
         query, code = link
         settings, step = guard(opened, lesson, query, lang=code)
         lang = (code, code if query.get("lang") in LANGUAGES else "")
-        return *labels(lesson, pages, settings, lang), *whole_run(lesson, settings, step, lang)
+        return *worded(settings, lang), *whole_run(lesson, settings, step, lang)
 
     def refused(link: tuple[dict[str, str], str]) -> Any:
         """The page's own run, in the reader's language."""

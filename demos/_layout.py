@@ -8,15 +8,14 @@ from typing import Any
 
 import gradio as gr
 
-from demos import _page
-from demos._controls import Choice, Control, Settings, Text
+from demos import _file, _page
+from demos._controls import Choice, Control, Settings
 from demos._film import Row, log_html
 from demos._lesson import Lesson, clipped
 from demos._nav import Listed, nav_html
 from demos._opening import drawn_box
 from demos._text import t
 from kdalab.phrases import say_html
-from kdalab.units import format_bytes
 from kdalab.viz.figure_words import said_figure
 from kdalab.viz.legend import legend_html
 from kdalab.viz.svg import esc
@@ -40,7 +39,8 @@ class Parts:
     bar: _page.StepBar
     controls: list[Any]
     run: gr.Button | None
-    files: list[tuple[Text, gr.File]]  # beside the boxes that take one
+    files: list[_file.FileParts]
+    stop: gr.Button | None  # of a page with long runs
     plots: list[gr.Plot]
     folds: dict[str, gr.Accordion]
     table: gr.HTML
@@ -76,10 +76,11 @@ class Parts:
         bar = self.bar
         buttons = [bar.first, bar.back, bar.play, bar.forward, bar.last, self.copy, self.save,
                    *self.draws]  # fmt: skip
-        run = [self.run] if self.run is not None else []
+        run = [button for button in (self.run, self.stop) if button is not None]
         return [
             self.lang, self.nav, self.language, self.heading, *self.controls, *buttons, *run,
-            *(file for _, file in self.files), *self.folds.values(), *self.words,
+            *(part for file in self.files for part in file.labelled), *self.folds.values(),
+            *self.words,
         ]  # fmt: skip
 
 
@@ -131,15 +132,20 @@ def whole_run(lesson: Lesson, settings: Settings, step: int | None, lang: tuple[
 
 
 def labels(
-    lesson: Lesson, pages: Sequence[Listed], settings: Settings, lang: tuple[str, str]
+    lesson: Lesson,
+    pages: Sequence[Listed],
+    settings: Settings,
+    lang: tuple[str, str],
+    files: Sequence[_file.FileParts] = (),
 ) -> tuple[Any, ...]:
-    """Everything that a language changes, at these settings."""
+    """Everything that a language changes, at these settings; ``files`` are the page's."""
     code, chosen = lang
     names = ("first", "back", "play", "forward", "last", "copy", "save")
     sign = {"play": _page.PLAY_SIGN}
     buttons = [sign.get(n, "") + t(code, f"common.{n}") for n in names]
     buttons += [_draw_label(what, kind, code) for what, kind in drawings(lesson)]
     run = [t(code, "common.run")] if lesson.texts else []
+    run += [t(code, "common.stop")] if lesson.long else []
     return (
         lang,
         nav_html(pages, lesson.slug, code, chosen),
@@ -148,7 +154,7 @@ def labels(
         *controls_at(lesson, settings, code),
         *buttons,
         *run,
-        *(gr.File(label=_file_label(c, code)) for c in lesson.texts if c.upload is not None),
+        *(part for file in files for part in file.labels(settings, code)),
         *(gr.Accordion(label=t(code, f"common.fold-{name}")) for name in _folds(lesson)),
         *_words(lesson, pages, code, chosen),
     )
@@ -156,9 +162,12 @@ def labels(
 
 def controls_at(lesson: Lesson, settings: Settings, lang: str) -> list[Any]:
     """Every control at these settings; a preset that they differ from says so in its name."""
+    files = [c.choice for c in lesson.uploads if settings[c.key]]
     return [
         presets_at(lesson, settings, lang)[0]
         if lesson.presets and c.key == lesson.preset
+        else c.update(lesson.slug, lang, settings[c.key], own=c.key in files)
+        if isinstance(c, Choice)
         else c.update(lesson.slug, lang, settings[c.key])
         for c in ordered(lesson)
     ]
@@ -168,25 +177,10 @@ def presets_at(lesson: Lesson, settings: Settings, lang: str) -> list[Any]:
     """The page's presets at these settings, or nothing for a page without."""
     changed = lesson.changed(settings)
     return [
-        c.update(lesson.slug, lang, settings[c.key], changed)
+        c.update(lesson.slug, lang, settings[c.key], changed=changed)
         for c in lesson.row
         if lesson.presets and c.key == lesson.preset and isinstance(c, Choice)
     ]
-
-
-def _file_label(control: Text, lang: str) -> str:
-    return t(lang, "common.upload", limit=format_bytes(control.limit))
-
-
-def _file(control: Text, lang: str) -> gr.File:
-    return gr.File(
-        label=_file_label(control, lang),
-        file_count="single",
-        type="filepath",
-        height=140,
-        min_width=200,
-        elem_id=f"kd-{control.key}-file",
-    )
 
 
 def _heading(lesson: Lesson, lang: str) -> str:
@@ -238,7 +232,7 @@ def _signs(lesson: Lesson, lang: str) -> str:
 
 
 def ordered(lesson: Lesson) -> list[Control]:
-    return [*lesson.row, *lesson.broken, *lesson.texts]
+    return [*lesson.row, *lesson.broken, *lesson.texts, *lesson.uploads]
 
 
 def _folds(lesson: Lesson) -> list[str]:
@@ -278,8 +272,14 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
             picture = _page.picture("")
         with gr.Column(scale=1, min_width=300):
             why = _page.block("", elem_id="kd-why")
+    stop = None
+    if lesson.long:  # near the picture, over which the run says how far it is
+        stop = gr.Button(
+            t("en", "common.stop"), size="sm", variant="stop", elem_id="kd-stop", scale=0
+        )
     bar = _page.step_bar("")
     legend = _page.block(legend_text, elem_id="kd-legend", visible=bool(legend_text))
+    files = [_file.layout(c) for c in lesson.uploads]
     with gr.Row(equal_height=True, visible=bool(lesson.row)):
         row = [
             c.component(lesson.slug, bool(lesson.presets) and c.key == lesson.preset)
@@ -288,14 +288,12 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
             for c in lesson.row
         ]
     broken = [c.component(lesson.slug) for c in lesson.broken]
-    texts, files, run = [], [], None
+    texts, run = [], None
     if lesson.texts:
         with gr.Row():
-            for control in lesson.texts:
-                texts.append(control.component(lesson.slug))
-                if control.upload is not None:
-                    files.append((control, _file(control, "en")))
+            texts = [c.component(lesson.slug) for c in lesson.texts]
         run = gr.Button(t("en", "common.run"), variant="primary", elem_id="kd-run", scale=0)
+    texts += [c.component(lesson.slug) for c in lesson.uploads]
     plots = [gr.Plot(show_label=False, elem_id=f"kd-plot-{i}") for i in range(lesson.figures)]
     note = _page.block(about)
     folds: dict[str, gr.Accordion] = {}
@@ -332,8 +330,8 @@ def layout(lesson: Lesson, pages: Sequence[Listed]) -> Parts:
     words = [note, boxes["terms"], boxes["code"], boxes["study"], boxes["next"], legend]
     return Parts(
         settings, step, language, nav, chooser, heading, picture, why, bar,
-        [*row, *broken, *texts], run, files, plots, folds, boxes["table"], boxes["zoom"], request,
-        boxes["log"], words, save, draws, copy, gr.Textbox(visible="hidden"), drawn_box(),
+        [*row, *broken, *texts], run, files, stop, plots, folds, boxes["table"], boxes["zoom"],
+        request, boxes["log"], words, save, draws, copy, gr.Textbox(visible="hidden"), drawn_box(),
     )  # fmt: skip
 
 

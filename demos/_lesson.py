@@ -28,6 +28,7 @@ from demos._controls import (
 from demos._film import Film, tables_html
 from demos._kept import Kept
 from demos._text import t
+from demos._uploads import Upload
 from kdalab.errors import InvariantError, KdalabError
 from kdalab.phrases import say
 from kdalab.words import LANGUAGES
@@ -54,6 +55,8 @@ class Lesson:
         notebook: a word in the name of its notebook.
         exercises: names of exercises, as ``kdalab check`` takes them.
         next: slugs of pages to try next.
+        long: a run may take many seconds: it shows how far it is (``_work.at``), and can be
+            stopped.
     """
 
     slug: str
@@ -69,6 +72,7 @@ class Lesson:
     notebook: str = ""
     exercises: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
+    long: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_kept", Kept(self.film, 32))
@@ -93,6 +97,14 @@ class Lesson:
         film = self.play(settings)
         tables = tables_html(film.tables(step, lang))
         return film.picture(step, lang), film.why(step, lang), tables
+
+    def forget(self, tickets: Collection[str]) -> None:
+        """Let go of the films of files that are void now."""
+        kept: Kept[Settings, Film] = self._kept  # type: ignore[attr-defined]
+        keys = [c.key for c in self.uploads]
+        kept.forget(lambda settings: any(settings[key] in tickets for key in keys))
+        if tickets:
+            self._drawn.cache_clear()  # type: ignore[attr-defined]
 
     def settings(self, given: dict[str, Any]) -> Settings:
         """Settings from a link or a script: a preset's values, and what is given beside it.
@@ -155,6 +167,11 @@ class Lesson:
     def texts(self) -> list[Text]:
         """Boxes to type into."""
         return [c for c in self.controls if isinstance(c, Text)]
+
+    @property
+    def uploads(self) -> list[Upload]:
+        """Files of the visitor's own."""
+        return [c for c in self.controls if isinstance(c, Upload)]
 
 
 def guard(function: Callable[..., Any], *args: Any, lang: str = "en") -> Any:

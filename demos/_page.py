@@ -24,6 +24,8 @@ _GLYPHS = {"restore": "R", "copy": "C", "snapshot": "S", "evict": "×", "finish"
 PLAY_SIGN = "▶ "
 PLAY, PAUSE = PLAY_SIGN + "Play", "Pause"
 
+BUSY_JS = _look.static("busy.js")
+IDLE_JS = _look.static("idle.js")
 COPY_LINK_JS = _look.static("copy_link.js")
 DOWNLOAD_JS = _look.static("download.js")
 FORGET_LINK_JS = _look.static("forget_link.js")
@@ -66,7 +68,7 @@ def nav(value: str) -> gr.HTML:
 
 def picture(value: str, elem_id: str = "kd-picture") -> gr.HTML:
     """A picture whose nodes and slots can be picked: ``.select`` gets ``evt.pick``."""
-    script = _look.static("pick.js") + _look.static("scroll.js")
+    script = "".join(_look.static(name) for name in ("pick.js", "scroll.js", "copy_code.js"))
     return block(value, js_on_load=script, elem_id=elem_id)
 
 
@@ -177,6 +179,13 @@ MAX_VISITS = 100
 """Visits whose state the server holds, over a megabyte each. The least recently used goes first: a
 page left that long starts again from its defaults."""
 
+MAX_UPLOAD_BYTES = 32 << 20
+"""Of a file as a visitor sends it."""
+
+DELETE_FILES = (600, 1800)
+"""Seconds: how often files are looked for that were sent and never read, and from which age on they
+go. All of them go when the server ends."""
+
 
 def launch_options() -> dict[str, Any]:
     """Options of ``Blocks.launch`` for every page: nothing shared, nothing fetched."""
@@ -188,7 +197,7 @@ def launch_options() -> dict[str, Any]:
         "allowed_paths": [],
         "footer_links": ["api", "settings"],
         "enable_monitoring": False,
-        "max_file_size": "1mb",
+        "max_file_size": MAX_UPLOAD_BYTES,
         "state_session_capacity": MAX_VISITS,
     }
 

@@ -29,7 +29,7 @@ def pages() -> list[Page]:
 def build_app() -> gr.Blocks:
     """All pages in one app, each under its own address."""
     found = listed()
-    with App(title="KDALab", fill_width=True) as app:
+    with App(title="KDALab", fill_width=True, delete_cache=_page.DELETE_FILES) as app:
         gr.Navbar(visible=False)
         _home(app)
         for page in found:

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import gradio as gr
 
@@ -16,31 +19,41 @@ from demos._controls import Choice, Number, Settings, Switches
 from demos._film import Film, why_panel
 from demos._lesson import Lesson
 from demos._text import t
+from demos._trace_note import trace_note
+from demos._uploads import UPLOADS, Upload
 from kdalab.cache import parse_placement
 from kdalab.lab.live import LiveReplay
 from kdalab.lessons import (
     DENSITY_REQUESTS,
     DensityPoint,
+    DensityReplays,
     DensityRun,
     best_interval,
     play_density,
 )
+from kdalab.lessons.uploads import UploadedTrace, read_upload
+from kdalab.spec import preset
 from kdalab.units import format_bytes
 from kdalab.viz.density import WORDS, Curve, DensityRow, density_figure, density_svg
 from kdalab.viz.svg import esc
 from kdalab.viz.tables import Table
 
 GIB = 2**30
-MODELS = ("kimi-k3", "kimi-linear-48b")
-BUDGETS = (4, 8, 16, 32, 64, 256)  # GiB
+MODELS = ("kimi-k3", "kimi-linear-48b", "glm-5.3-flash", "qwen3-next-80b")
+REQUESTS = (100, 250, 500, 1000, 2500, 5000, 10_000, 20_000)
+MAX_REPLAYED = 3
+"""Replayed parts or models of one file that are kept."""
 _STEPS = ("prompt", "match", "restore", "replay", "new", "left", "trace")
 
 
 class DensityFilm(Film):
     """One prompt's costs, then the whole trace's."""
 
-    def __init__(self, run: DensityRun, shown: bool, breaks: Sequence[str], best: int) -> None:
-        self.run, self.budgeted, self.breaks, self.best = run, shown, breaks, best
+    def __init__(
+        self, run: DensityRun, shown: bool, breaks: Sequence[str], other: str, best: int
+    ) -> None:
+        self.run, self.budgeted, self.breaks = run, shown, breaks
+        self.other, self.best = other, best
         self.kinds = [*_STEPS, *breaks]
         self.last = len(self.kinds) - 1
         self.opening = self.last
@@ -58,7 +71,8 @@ class DensityFilm(Film):
         n, known = run.n_tokens, max(p.match, p.restore)
         left = n // p.interval - p.restore // p.interval
         best = max(self._points, key=lambda q: (q.hit_share, q.interval))
-        other = next((q for q in self._points if q.interval == self.best), best)
+        # The borrowed interval, or the nearest one that the blocks of this trace allow.
+        other = min(self._points, key=lambda q: abs(q.interval - (self.best or best.interval)))
         return {
             "request": run.request,
             "tokens": n,
@@ -92,7 +106,8 @@ class DensityFilm(Film):
         }
 
     def sentence(self, step: int, lang: str) -> str:
-        return t(lang, f"density.step-{self.kinds[step]}", **self._values())
+        values = self._values() | {"other_trace": t(lang, f"density.other-{self.other}")}
+        return t(lang, f"density.step-{self.kinds[step]}", **values)
 
     def tone(self, step: int) -> str:
         tones = {"restore": "restore", "replay": "compute", "left": "snapshot", "trace": "finish"}
@@ -169,7 +184,8 @@ class DensityFilm(Film):
     def data(self) -> dict[str, Any]:
         run = self.run
         return {
-            "trace": run.trace, "model": run.model, "budget_bytes": run.budget,
+            "trace": run.trace, "model": run.model, "block_tokens": run.block_tokens,
+            "budget_bytes": run.budget,
             "requests": run.requests, "input_tokens": run.input_tokens,
             "checkpoint_bytes": run.checkpoint_bytes, "request": run.request,
             "request_tokens": run.n_tokens,
@@ -183,12 +199,33 @@ def film(settings: Settings) -> Film:
     Raises:
         KdalabError: as ``play_density``.
     """
-    trace, model, budget = settings["trace"], settings["model"], settings["budget"] * GIB
+    name, model, budget = settings["trace"], settings["model"], settings["budget"] * GIB
+    trace: str | DensityReplays = name
+    if name == "file":
+        trace = _replays(UPLOADS.get(settings["file"]), settings["requests"], model)
     run = play_density(trace, model, budget, settings["interval"])
-    other = next(name for name in DENSITY_REQUESTS if name != trace)
+    other = next(known for known in DENSITY_REQUESTS if known != name)
     borrowed = "borrowed" in settings["breaks"]
     best = best_interval(other, model, budget) if borrowed else 0
-    return DensityFilm(run, settings["memory"] == "budget", settings["breaks"], best)
+    return DensityFilm(run, settings["memory"] == "budget", settings["breaks"], other, best)
+
+
+_own: WeakKeyDictionary[UploadedTrace, OrderedDict[tuple[int, str], DensityReplays]]
+_own = WeakKeyDictionary()
+_own_lock = Lock()
+
+
+def _replays(read: UploadedTrace, count: int, model: str) -> DensityReplays:
+    """The replays of a file's first requests; they are gone when the file is."""
+    count = min(count, len(read.trace.requests))
+    with _own_lock:
+        kept = _own.setdefault(read, OrderedDict())
+        if (count, model) not in kept:
+            kept[count, model] = DensityReplays(read.first(count), preset(model))
+        kept.move_to_end((count, model))
+        while len(kept) > MAX_REPLAYED:
+            kept.popitem(last=False)
+        return kept[count, model]
 
 
 LESSON = Lesson(
@@ -196,12 +233,14 @@ LESSON = Lesson(
     group="prefix",
     controls=(
         Choice("preset", ("agents", "roomy", "small-model", "chat"), "agents", width=200),
-        Choice("trace", tuple(DENSITY_REQUESTS), "agent-like"),
+        Choice("trace", tuple(DENSITY_REQUESTS), "agent-like", own="file"),
+        Choice("requests", REQUESTS, 2500, width=140),
         Choice("model", MODELS, "kimi-k3"),
         Choice("memory", ("budget", "unlimited"), "budget", width=140),
-        Choice("budget", BUDGETS, 16, width=120),
+        Number("budget", 4, 1024, 16),
         Number("interval", 512, 65536, 4096, 512),
         Switches("breaks", ("borrowed", "kvonly")),
+        Upload("file", _page.MAX_UPLOAD_BYTES, read_upload, trace_note, "trace"),
     ),
     presets={
         "agents": {"trace": "agent-like", "model": "kimi-k3", "budget": 16, "interval": 4096},

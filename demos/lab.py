@@ -1,4 +1,5 @@
-"""**Trace lab**: one trace, its honest account, a small sweep, and the flags that would fit it.
+"""**Trace lab**: a workload of one's own, its honest account, what memory buys, and the flags that
+fit it.
 
 ``python -m demos.lab`` opens this page alone.
 """
@@ -10,38 +11,84 @@ from typing import Any
 
 import gradio as gr
 
-from demos import _page
-from demos._controls import Choice, Settings, Switches, Text
+from demos import _page, _work
+from demos._controls import Choice, Number, Settings, Switches
 from demos._film import Film, why_panel
 from demos._lesson import Lesson
 from demos._text import t
+from demos._trace_note import trace_note
+from demos._uploads import UPLOADS, Upload
 from kdalab.lab.advise import Advice, advise
+from kdalab.lab.cells import advice_failures, advice_rows, significant
+from kdalab.lab.hardware import HARDWARE
 from kdalab.lab.run import replay_setup
-from kdalab.lessons.trace_lab import LAB_TRACES, MAX_PASTED_BYTES, LabRun, play_lab, read_uploaded
+from kdalab.lab.setup import Setup
+from kdalab.lessons.trace_lab import (
+    GAINS,
+    LAB_TRACES,
+    LabRun,
+    advise_command,
+    flag_lines,
+    gain_of,
+    play_built_in,
+    play_lab,
+)
+from kdalab.lessons.uploads import UploadedTrace, read_upload
+from kdalab.phrases import say
 from kdalab.units import format_bytes
 from kdalab.viz.bytes_bars import Bar, bytes_bars_svg
-from kdalab.viz.lab_figures import pareto_figure
+from kdalab.viz.lab_figures import Line, Pick, pareto_figure
+from kdalab.viz.share_bars import Share, share_bars_svg
 from kdalab.viz.svg import esc
 from kdalab.viz.tables import Table, table_html
 
 GIB = 2**30
+SYSTEMS = {"both": ("SGLang", "vLLM"), "SGLang": ("SGLang",), "vLLM": ("vLLM",)}
+REQUESTS = (100, 250, 500, 1000, 2500, 5000, 10_000, 20_000)
 
 
 class LabFilm(Film):
-    """The account, the sweep, the advice for each system."""
+    """The account, the sweep, the yardsticks, the advice for each system.
 
-    def __init__(self, run: LabRun, defaults: bool) -> None:
-        self.run = run
-        self.kinds = ["account", "sweep", *["advice"] * len(run.advice), *["defaults"] * defaults]
+    ``source`` is what a command line calls the trace, ``limit`` how many requests were taken of
+    the ``total`` that the file has (None for a built-in trace).
+    """
+
+    def __init__(
+        self, run: LabRun, defaults: bool, source: str, limit: int | None, total: int, more: bool
+    ) -> None:
+        self.run, self.source, self.limit = run, source, limit
+        self.total, self.more = total, more
+        self.kinds = [
+            "account", "sweep", "bounds", *["advice"] * len(run.advice), *["defaults"] * defaults,
+        ]  # fmt: skip
         self.last = len(self.kinds) - 1
-        self.opening = self.last if defaults else 1
+        self.opening = self.last if defaults else 3
+
+    @property
+    def _part(self) -> bool:
+        return self.limit is not None and (self.more or self.limit < self.total)
 
     def _advice(self, step: int) -> Advice:
-        return self.run.advice[min(step - 2, len(self.run.advice) - 1)]
+        if self.kinds[step] == "defaults":
+            return self.run.worst
+        return self.run.advice[min(max(step - 3, 0), len(self.run.advice) - 1)]
 
-    def _values(self, step: int) -> dict[str, Any]:
-        run, a = self.run, self.run.account
-        values: dict[str, Any] = {
+    def _figure(self, row: Any, lang: str) -> str:
+        """The objective's figure of a row, with its unit."""
+        if row.get("error"):
+            return t(lang, "lab.failed")
+        if self.run.objective == "ttft":
+            return f"{significant(row['ttft_mean'])} s"
+        return f"{row['flops_saved_share']:.1%}"
+
+    def _values(self, step: int, lang: str) -> dict[str, Any]:
+        run, a, one = self.run, self.run.account, self._advice(step)
+        here, reached = run.here, one.after
+        top = max((r["hit_rate"] for r in run.best if r["memory"] == run.setup.memory), default=0.0)
+        bound = run.share(here.bound) if here else 0.0
+        reach = max(top, *(x.after["hit_rate"] for x in run.advice))
+        return {
             "requests": run.requests,
             "tokens": a.input_tokens,
             "hit": f"{a.hit_rate:.1%}",
@@ -52,153 +99,297 @@ class LabFilm(Film):
             "read": a.states_read_at_least_once,
             "peak": format_bytes(a.peak_bytes),
             "replays": len(run.rows),
+            "failed": sum(bool(r["error"]) for r in run.rows),
             "best": len(run.best),
             "memory": format_bytes(run.setup.memory or 0),
-        }
-        if self.kinds[step] == "defaults":
-            worst = max(run.advice, key=lambda x: x.gain)
-        elif self.kinds[step] == "advice":
-            worst = self._advice(step)
-        else:
-            return values
-        return values | {
-            "system": worst.system,
-            "searched": worst.replays,
-            "before": f"{worst.before['flops_saved_share']:.1%}",
-            "after": f"{worst.after['flops_saved_share']:.1%}",
-            "lost": f"{worst.after['flops_saved_share'] - worst.before['flops_saved_share']:.1%}",
+            "placement": run.setup.checkpoints,
+            "reach": f"{reach:.1%}",
+            "bound": f"{bound:.1%}",
+            "ideal": f"{run.share(here.kv_only):.1%}" if here else "-",
+            "unlimited": f"{run.share(run.known):.1%}",
+            "system": one.system,
+            "searched": one.replays,
+            "objective": t(lang, f"lab.aim-{run.objective}"),
+            "before": self._figure(one.before, lang),
+            "after": self._figure(reached, lang),
+            "gain": f"{abs(gain_of(one)):.1%}",
         }
 
     def sentence(self, step: int, lang: str) -> str:
-        return t(lang, f"lab.step-{self.kinds[step]}", **self._values(step))
+        kind, values = self.kinds[step], self._values(step, lang)
+        if kind in ("advice", "defaults") and not gain_of(self._advice(step)):
+            kind = f"{kind}-same"
+        return t(lang, f"lab.step-{kind}", **values)
 
     def tone(self, step: int) -> str:
         kind = self.kinds[step]
         return {"advice": "finish", "defaults": "evict"}.get(kind, "plain")
 
     def picture(self, step: int, lang: str) -> str:
-        kind, a = self.kinds[step], self.run.account
+        kind = self.kinds[step]
         if kind == "account":
-            names = {k: t(lang, f"lab.bar-{k}") for k in ("kv", "states", "evicted")}
-            bars = [
-                Bar(names["kv"], (("kv", a.kv_bytes, names["kv"]),)),
-                Bar(names["states"], (("s", a.state_bytes, names["states"]),), marked=True),
-                Bar(
-                    names["evicted"],
-                    (
-                        ("kv", a.evicted_kv_bytes, names["evicted"]),
-                        ("s", a.evicted_state_bytes, names["evicted"]),
-                    ),
-                ),
-            ]
-            label, scale = self.sentence(step, lang), t(lang, "lab.scale")
-            shown = bytes_bars_svg(bars, label=label, scale_word=scale)
+            shown = self._bytes(step, lang)
         elif kind == "sweep":
-            table = self._sweep(lang)
             best = {id(row) for row in self.run.best}
             marked = [i for i, row in enumerate(self.run.rows) if id(row) in best]
-            shown = table_html(table, marked)
+            shown = table_html(self._sweep(lang), marked)
+        elif kind == "bounds":
+            shown = self._shares(step, lang, None)
         else:
-            shown = "<br>".join(
-                table_html(self._flags(one, lang))
-                for one in (self.run.advice if kind == "defaults" else (self._advice(step),))
+            one = self._advice(step)
+            shown = self._shares(step, lang, one) + _copy_box(
+                t(lang, "lab.flags", system=one.system), flag_lines(one), lang
             )
-        return f'<div class="kd-scroll">{shown}</div>'
+        box = f'<div class="kd-scroll">{shown}</div>'
+        return box + (self._command(lang) if kind in ("advice", "defaults") else "")
+
+    def _bytes(self, step: int, lang: str) -> str:
+        a = self.run.account
+        names = {k: t(lang, f"lab.bar-{k}") for k in ("kv", "states", "evicted")}
+        bars = [
+            Bar(names["kv"], (("kv", a.kv_bytes, names["kv"]),)),
+            Bar(names["states"], (("s", a.state_bytes, names["states"]),), marked=True),
+            Bar(
+                names["evicted"],
+                (
+                    ("kv", a.evicted_kv_bytes, names["evicted"]),
+                    ("s", a.evicted_state_bytes, names["evicted"]),
+                ),
+            ),
+        ]
+        scale = t(lang, "lab.scale")
+        return bytes_bars_svg(bars, label=self.sentence(step, lang), scale_word=scale)
+
+    def _shares(self, step: int, lang: str, one: Advice | None) -> str:
+        """Prompt tokens restored, from the defaults to what is possible."""
+        run = self.run
+        rows = []
+        for advice in run.advice if one is None else (one,):
+            for word, row in (("before", advice.before), ("after", advice.after)):
+                if not row.get("error"):
+                    name = t(lang, f"lab.share-{word}", system=advice.system)
+                    marked = word == ("before" if self.kinds[step] == "defaults" else "after")
+                    rows.append(Share(name, row["hit_rate"], marked=marked and one is not None))
+        memory = format_bytes(run.setup.memory or 0)
+        at = [r for r in run.rows if r["memory"] == run.setup.memory and not r["error"]]
+        if one is None and at:
+            best = max(at, key=lambda r: r["hit_rate"])
+            rows.append(Share(t(lang, "lab.share-best"), best["hit_rate"]))
+        if run.here is not None:
+            for word, tokens in (("ideal", run.here.kv_only), ("bound", run.here.bound)):
+                name = t(lang, f"lab.share-{word}", memory=memory)
+                rows.append(Share(name, run.share(tokens), possible=True))
+        rows.append(Share(t(lang, "lab.share-unlimited"), run.share(run.known), possible=True))
+        scale = t(lang, "lab.scale-share")
+        return share_bars_svg(rows, label=self.sentence(step, lang), scale_word=scale)
+
+    def _command(self, lang: str) -> str:
+        """How to run the same on a command line: this part, and where it is one, the whole."""
+        run = self.run
+        systems = tuple(x.system for x in run.advice)
+        words = [("whole", None), ("part", self.limit)] if self._part else [("same", self.limit)]
+        shown = ""
+        for word, limit in words:
+            command = advise_command(self.source, run.setup, run.objective, systems, limit)
+            shown += _copy_box(t(lang, f"lab.command-{word}"), command, lang)
+        return shown
 
     def _sweep(self, lang: str) -> Table:
-        columns = tuple(
-            t(lang, f"lab.column-{c}") for c in ("memory", "checkpoints", "hit", "saved", "error")
-        )
+        clock = self.run.objective == "ttft"
+        names = ("memory", "checkpoints", "int8", "hit", "ttft" if clock else "saved", "error")
+        columns = tuple(t(lang, f"lab.column-{c}") for c in names)
         rows = tuple(
             (
                 format_bytes(int(r["memory"])),
                 str(r["checkpoints"]),
+                t(lang, f"lab.int8-{'on' if r['int8'] else 'off'}"),
                 "-" if r["error"] else f"{r['hit_rate']:.1%}",
-                "-" if r["error"] else f"{r['flops_saved_share']:.1%}",
-                str(r["error"])[:120] or "-",
+                "-" if r["error"] else self._figure(r, lang),
+                say(lang, str(r["error"]))[:160] or "-",
             )
             for r in self.run.rows
         )
         return Table(t(lang, "lab.table-sweep"), columns, rows)
 
-    def _flags(self, one: Advice, lang: str) -> Table:
-        rows = [(t(lang, "lab.row-flag"), flag) for flag in one.flags]
-        rows.append((t(lang, "lab.row-before"), f"{one.before['flops_saved_share']:.1%}"))
-        rows.append((t(lang, "lab.row-after"), f"{one.after['flops_saved_share']:.1%}"))
-        columns = (t(lang, "lab.column-what"), t(lang, "lab.column-value"))
-        return Table(one.system, columns, tuple(rows))
+    def _near(self, one: Advice, lang: str) -> Table:
+        """The sensitivity: the recommendation with one setting changed."""
+        head, cells = advice_rows(one)
+        shown = tuple(tuple(say(lang, cell) for cell in row[:1]) + row[1:] for row in cells)
+        caption = t(lang, "lab.table-near", system=one.system)
+        return Table(caption, tuple(say(lang, h) for h in head), shown)
 
     def why(self, step: int, lang: str) -> str:
-        kind, values = self.kinds[step], self._values(step)
+        kind, values = self.kinds[step], self._values(step, lang)
         now = f'<p class="now">{esc(self.sentence(step, lang))}</p>'
         reason = f"<p>{esc(t(lang, f'lab.why-{kind}', **values))}</p>"
-        held = self.run.account.assumptions
+        if self.run.known == 0:
+            reason = f'<p class="kd-bad">{esc(t(lang, "lab.no-reuse"))}</p>{reason}'
+        parts: list[tuple[str, str] | str] = [
+            (t(lang, "common.in-step"), now),
+            (t(lang, "lab.why"), reason + self._used(lang)),
+        ]
+        held: Sequence[str] = self.run.account.assumptions
         if kind in ("advice", "defaults"):
             one = self._advice(step)
-            held = (*one.assumptions, *one.warnings)
-        facts = "".join(f"<li>{esc(line)}</li>" for line in held)
-        return why_panel(
-            (t(lang, "common.in-step"), now),
-            (t(lang, "lab.why"), reason),
-            (t(lang, "lab.assumed"), f"<ul>{facts}</ul>"),
-        )
+            held = one.assumptions
+            warned = [*one.warnings, *advice_failures(one)]
+            parts += [f'<p class="kd-bad">{esc(say(lang, w))}</p>' for w in warned]
+        facts = "".join(f"<li>{esc(say(lang, line))}</li>" for line in held)
+        return why_panel(*parts, (t(lang, "lab.assumed"), f"<ul>{facts}</ul>"))
+
+    def _used(self, lang: str) -> str:
+        """Which part of the file this rests on."""
+        if self.limit is None:
+            return ""
+        word = "part" if self._part else "all"
+        total = f"{self.total:,}{'+' if self.more else ''}"
+        text = t(lang, f"lab.used-{word}", used=self.run.requests, total=total)
+        return f"<p>{esc(text)}</p>"
 
     def tables(self, step: int, lang: str) -> Sequence[Table]:
-        a = self.run.account
+        a, run = self.run.account, self.run
         names = ("requests", "input_tokens", "hit_tokens", "known_tokens", "replayed_tokens",
                  "states_written", "states_read_at_least_once", "evicted_states")  # fmt: skip
         rows = tuple((t(lang, f"lab.row-{n}"), int(getattr(a, n))) for n in names)
         columns = (t(lang, "lab.column-what"), t(lang, "lab.column-value"))
         account = Table(t(lang, "lab.table-account"), columns, rows)
-        return (account, self._sweep(lang), *(self._flags(x, lang) for x in self.run.advice))
+        stick_names = ("memory", "ideal", "bound", "unlimited")
+        sticks = Table(
+            t(lang, "lab.table-bounds"),
+            tuple(t(lang, f"lab.column-{c}") for c in stick_names),
+            tuple((format_bytes(y.memory), y.kv_only, y.bound, run.known) for y in run.yardsticks),
+        )
+        near = [self._near(one, lang) for one in run.advice]
+        if self.kinds[step] in ("advice", "defaults"):
+            first = self._near(self._advice(step), lang)
+            near = [first, *(x for x in near if x != first)]
+        return (*near, self._sweep(lang), sticks, account)
 
     def figures(self, lang: str) -> Sequence[Any]:
-        return [pareto_figure(self.run.rows, self.run.best, height=440)]
+        run = self.run
+        memories = [y.memory for y in run.yardsticks]
+        lines = [
+            Line(t(lang, "lab.line-unlimited"), memories, [run.share(run.known)] * len(memories)),
+            Line(t(lang, "lab.line-bound"), memories, [run.share(y.bound) for y in run.yardsticks]),
+            Line(
+                t(lang, "lab.line-ideal"), memories, [run.share(y.kv_only) for y in run.yardsticks]
+            ),
+        ]
+        picks = []
+        for one in run.advice:
+            picks.append(Pick(t(lang, "lab.pick-before", system=one.system), one.before, True))
+            picks.append(Pick(t(lang, "lab.pick-after", system=one.system), one.after))
+        usable = sum(not r["error"] for r in run.rows)
+        subtitle = t(lang, "lab.subtitle", replays=usable, requests=run.requests)
+        return [
+            pareto_figure(
+                run.rows, run.best, lines=lines, picks=picks, subtitle=subtitle, height=520
+            ),
+            pareto_figure(
+                run.rows,
+                (),
+                GAINS[run.objective],
+                picks=picks,
+                subtitle=subtitle,
+                height=460,
+                title=t(lang, "lab.figure-objective"),
+            ),
+        ]
 
     def data(self) -> dict[str, Any]:
         run = self.run
         return {
             "trace": run.trace, "setup": str(run.setup), "account": run.account.row(),
-            "rows": list(run.rows), "flags": {x.system: list(x.flags) for x in run.advice},
-            "gain": {x.system: x.gain for x in run.advice},
+            "objective": run.objective, "rows": list(run.rows),
+            "known_tokens": run.known,
+            "yardsticks": [
+                {"memory": y.memory, "kv_only": y.kv_only, "bound": y.bound} for y in run.yardsticks
+            ],
+            "flags": {x.system: list(x.flags) for x in run.advice},
+            "gain": {x.system: gain_of(x) for x in run.advice},
+            "report": run.report.as_dict(), "total_requests": self.total,
+            "command": advise_command(
+                self.source, run.setup, run.objective, tuple(x.system for x in run.advice)
+            ),
         }  # fmt: skip
 
 
+def _copy_box(head: str, code: str, lang: str) -> str:
+    """A block of code with the button that copies it (``copy_code.js``)."""
+    lines = "\n".join(esc(line) for line in code.split("\n"))
+    copied, word = esc(t(lang, "common.copied")), esc(t(lang, "common.copy-code"))
+    return (
+        f'<p class="kd-note">{esc(head)}</p><div class="kd-copybox"><pre class="kd-code" '
+        f'tabindex="0">{lines}</pre><button type="button" data-copy="{copied}">{word}</button>'
+        "</div>"
+    )
+
+
 def film(settings: Settings) -> Film:
-    """The film of one setting; a pasted trace counts before the chosen one.
+    """The film of one setting; a file of the visitor's own where the trace says so.
 
     Raises:
-        KdalabError: as ``play_lab``.
+        KdalabError: as ``play_lab``, or there is no such file.
+        StoppedError: the visitor stopped it.
     """
-    run = play_lab(
-        settings["trace"], settings["pasted"], settings["model"], settings["memory"] * GIB,
-        settings["checkpoints"],
+    setup = Setup(
+        model=settings["model"], memory=settings["memory"] * GIB, hardware=settings["hardware"],
+        checkpoints=settings["checkpoints"], arrivals=settings["arrivals"] == "clock",
     )  # fmt: skip
-    return LabFilm(run, "defaults" in settings["breaks"])
+    objective, systems = settings["objective"], SYSTEMS[settings["system"]]
+    broken = "defaults" in settings["breaks"]
+    name = settings["trace"]
+    if name != "file":
+        run = play_built_in(name, setup, objective, systems)
+        count = LAB_TRACES[name]
+        return LabFilm(run, broken, f"--made-up {name}:{count}", None, count, False)
+    own: UploadedTrace = UPLOADS.get(settings["file"])
+    trace = own.first(settings["requests"])
+
+    def at(what: str, done: int, total: int | None) -> None:
+        known = "-of" if total else ""
+        _work.at(f"lab.at-{what}{known}", done, total)
+
+    run = play_lab(trace, setup, objective, systems, at)
+    return LabFilm(run, broken, own.name, len(trace.requests), len(own.trace.requests), own.more)
 
 
 LESSON = Lesson(
     slug="lab",
     group="systems",
     controls=(
-        Choice("trace", tuple(LAB_TRACES), "agent-like", width=200),
-        Choice("model", ("kimi-k3", "kimi-linear-48b"), "kimi-k3"),
-        Choice("memory", (8, 16, 32, 64), 16, width=140),
-        Choice("checkpoints", ("every:4096", "every:16384", "leaf", "leaf+branch"), "leaf+branch"),
+        Choice("trace", tuple(LAB_TRACES), "agent-like", width=200, own="file"),
+        Choice("requests", REQUESTS, 500, width=140),
+        Choice(
+            "model", ("kimi-k3", "kimi-linear-48b", "glm-5.3-flash", "qwen3-next-80b"), "kimi-k3"
+        ),
+        Number("memory", 4, 2048, 16),
+        Choice("objective", ("flops", "ttft"), "flops"),
+        Choice("arrivals", ("one", "clock"), "one"),
+        Choice("system", tuple(SYSTEMS), "both", width=120),
+        Choice("hardware", tuple(HARDWARE), "h200x16", width=130),
+        Choice(
+            "checkpoints",
+            ("leaf", "leaf+branch", "every:4096", "every:16384", "branch-first:8192"),
+            "leaf+branch",
+        ),
         Switches("breaks", ("defaults",)),
-        Text("pasted", limit=MAX_PASTED_BYTES, lines=3, upload=read_uploaded),
+        Upload("file", _page.MAX_UPLOAD_BYTES, read_upload, trace_note, "trace"),
     ),
     film=film,
-    figures=1,
+    figures=2,
     legend=False,
+    long=True,
     terms=(
         ("placement", "`--chunked-prefill-size`", "`--prefix-cache-retention-interval`"),
         ("split of memory", "`--mamba-full-memory-ratio`", "one pool"),
+        ("INT8 checkpoints", "`--enable-int8-mamba-checkpoint`", "none"),
+        ("retention", "`--mamba-max-states-per-path`", "least recent use"),
     ),
     code=(("code-replay", replay_setup), ("code-advise", advise)),
     notebook="density",
     next=("density", "compare"),
-)
+)  # fmt: skip
 
 
 def build(page: gr.Blocks | None = None) -> gr.Blocks:

@@ -1,29 +1,35 @@
 """How densely checkpoints should stand: one trace replayed at every interval, with a budget and
 without.
 
-The traces are made up (``kdalab.lab.generate``), the replays are those of ``LiveReplay``: the
-cache's own decisions under least recent use. One request is followed through all of them.
+The built-in traces are made up (``kdalab.lab.generate``), others are a reader's own; the replays
+are those of ``LiveReplay``: the cache's own decisions under least recent use. One request is
+followed through all of them.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import RLock
+
+import numpy as np
 
 from kdalab.cache import PrefillFlops, parse_placement
 from kdalab.errors import KdalabError
 from kdalab.lab.generate import generated_trace, shape
 from kdalab.lab.live import LiveReplay
 from kdalab.lab.replay import ReplayResult
-from kdalab.spec import preset
+from kdalab.lab.request import Trace
+from kdalab.spec import ModelSpec, preset
 
 DENSITY_REQUESTS = {"agent-like": 300, "chat-like": 800}
 """Requests of each made-up trace, by the name of its preset."""
 
 INTERVALS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
-"""Tokens between checkpoints at which every curve is replayed."""
+"""Tokens between checkpoints at which every curve is replayed, where the trace's blocks allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,42 +85,42 @@ class DensityRun:
         return max(self.tight, key=lambda p: (p.hit_share, p.interval))
 
 
-def play_density(trace: str, model: str, budget: int, interval: int) -> DensityRun:
-    """Replay ``trace`` at every interval, and at ``interval`` tokens.
+def play_density(trace: str | DensityReplays, model: str, budget: int, interval: int) -> DensityRun:
+    """Replay a trace at every interval, and at ``interval`` tokens.
 
     Args:
-        trace: a name in ``DENSITY_REQUESTS``.
+        trace: a name in ``DENSITY_REQUESTS``, or the replays of a trace (of ``model``).
         model: a preset of ``kdalab.spec``.
         budget: bytes for latent KV and checkpoints together.
+        interval: rounded up to whole blocks of the trace.
 
     Raises:
-        KdalabError: no such trace or model, an interval off the trace's blocks, or a budget in
-            which one request does not fit.
+        KdalabError: no such trace or model, or a budget in which one request does not fit.
     """
-    live = _live(trace, model)
-    curves = _curves(trace, model, budget)
-    if interval not in INTERVALS:
-        curves = tuple(
-            dict(sorted({**curve, interval: _replayed(live, interval, limit)}.items()))
-            for curve, limit in zip(curves, (None, budget), strict=True)
-        )
-    chosen = _followed([curves[1][i] for i in INTERVALS])
-    free, tight = (tuple(_point(i, one, chosen) for i, one in c.items()) for c in curves)
-    here = [next(p for p in each if p.interval == interval) for each in (free, tight)]
+    replays = _built_in(trace, model) if isinstance(trace, str) else trace
+    live, block = replays.live, replays.live.block
+    interval = -(-interval // block) * block
+    free, tight, chosen = replays.curves(budget)
+    if interval not in replays.intervals:
+        free = dict(sorted({**free, interval: replays.free(interval)}.items()))
+        tight = dict(sorted({**tight, interval: replays.within(budget, interval)}.items()))
+    points = [tuple(_point(i, one, chosen) for i, one in c.items()) for c in (free, tight)]
+    here = [next(p for p in each if p.interval == interval) for each in points]
     return DensityRun(
-        trace, model, budget, len(live.tokens), sum(live.tokens), live.block, live.checkpoint_bytes,
-        live.page_bytes / live.block, chosen + 1, live.tokens[chosen], free, tight,
-        (here[0], here[1]), PrefillFlops.of(live.spec),
+        trace if isinstance(trace, str) else live.trace.name, model, budget, len(live.tokens),
+        sum(live.tokens), block,
+        live.checkpoint_bytes, live.page_bytes / block, chosen + 1, live.tokens[chosen],
+        points[0], points[1], (here[0], here[1]), PrefillFlops.of(live.spec),
     )  # fmt: skip
 
 
 def best_interval(trace: str, model: str, budget: int) -> int:
-    """The interval, of ``INTERVALS``, at which most tokens of ``trace`` are restored.
+    """The interval, of ``INTERVALS``, at which most tokens of a built-in trace are restored.
 
     Raises:
         KdalabError: as ``play_density``.
     """
-    curve = _curves(trace, model, budget)[1]
+    curve = _built_in(trace, model).curves(budget)[1]
     return max(curve, key=lambda i: (curve[i].result.hit_tokens, i))
 
 
@@ -127,44 +133,79 @@ class _Replayed:
     known: array[int]
 
 
-@lru_cache(maxsize=4)
-def _live(trace: str, model: str) -> LiveReplay:
+class DensityReplays:
+    """One trace with one model's sizes, and the replays of it that were made: those without a
+    budget, and those within the last few budgets. Threads take turns.
+
+    Args:
+        trace: of at least one request.
+    """
+
+    BUDGETS = 4
+
+    def __init__(self, trace: Trace, spec: ModelSpec) -> None:
+        self.live = LiveReplay(trace, spec)
+        block = self.live.block
+        fitting = tuple(i for i in INTERVALS if i % block == 0)
+        self.intervals = fitting if len(fitting) > 3 else tuple(block << n for n in range(8))
+        self._free: dict[int, _Replayed] = {}
+        self._within: OrderedDict[int, tuple[dict[int, _Replayed], int]] = OrderedDict()
+        self._lock = RLock()
+
+    def curves(self, budget: int) -> tuple[dict[int, _Replayed], dict[int, _Replayed], int]:
+        """Without and within a budget, by interval; and the request (from 0) to follow.
+
+        Raises:
+            KdalabError: a budget in which one request does not fit.
+        """
+        with self._lock:
+            if budget not in self._within:
+                tight = {i: self.within(budget, i) for i in self.intervals}
+                self._within[budget] = tight, _followed(list(tight.values()))
+                while len(self._within) > self.BUDGETS:
+                    self._within.popitem(last=False)
+            self._within.move_to_end(budget)
+            tight, chosen = self._within[budget]
+            return {i: self.free(i) for i in self.intervals}, dict(tight), chosen
+
+    def free(self, interval: int) -> _Replayed:
+        """One replay without a budget; those of the curve are kept."""
+        with self._lock:
+            if interval in self._free:
+                return self._free[interval]
+            made = self._replayed(interval, None)
+            if interval in self.intervals:
+                self._free[interval] = made
+            return made
+
+    def within(self, budget: int, interval: int) -> _Replayed:
+        """One replay within a budget."""
+        return self._replayed(interval, budget)
+
+    def _replayed(self, interval: int, budget: int | None) -> _Replayed:
+        restored: list[int] = []
+        known: list[int] = []
+        result = self.live.run(parse_placement(f"every:{interval}"), budget, restored, known)
+        return _Replayed(result, array("q", restored), array("q", known))
+
+
+@lru_cache(maxsize=8)
+def _built_in(trace: str, model: str) -> DensityReplays:
     if trace not in DENSITY_REQUESTS:
         raise KdalabError(f"trace {trace!r}; use one of {', '.join(DENSITY_REQUESTS)}")
     made = generated_trace(DENSITY_REQUESTS[trace], shape(trace), 0, trace)
-    return LiveReplay(made, preset(model))
-
-
-@lru_cache(maxsize=16)
-def _curves(trace: str, model: str, budget: int) -> tuple[dict[int, _Replayed], ...]:
-    live = _live(trace, model)
-    return {i: _free(trace, model, i) for i in INTERVALS}, {
-        i: _replayed(live, i, budget) for i in INTERVALS
-    }
-
-
-@lru_cache(maxsize=64)
-def _free(trace: str, model: str, interval: int) -> _Replayed:
-    return _replayed(_live(trace, model), interval, None)
-
-
-def _replayed(live: LiveReplay, interval: int, budget: int | None) -> _Replayed:
-    restored: list[int] = []
-    known: list[int] = []
-    result = live.run(parse_placement(f"every:{interval}"), budget, restored, known)
-    return _Replayed(result, array("q", restored), array("q", known))
+    return DensityReplays(made, preset(model))
 
 
 def _followed(replays: Sequence[_Replayed]) -> int:
     """The request that replays something at the most intervals; of several the one whose restore
     points lie farthest apart, and of those the first."""
-
-    def telling(request: int) -> tuple[int, int]:
-        at = [(r.restored[request], r.known[request]) for r in replays]
-        starts = [restored for restored, _ in at]
-        return sum(0 < a < b for a, b in at), max(starts) - min(starts)
-
-    return max(range(len(replays[0].restored)), key=telling)
+    restored = np.array([np.frombuffer(r.restored, np.int64) for r in replays])
+    known = np.array([np.frombuffer(r.known, np.int64) for r in replays])
+    telling = ((restored > 0) & (restored < known)).sum(axis=0)
+    apart = restored.max(axis=0) - restored.min(axis=0)
+    best = np.flatnonzero(telling == telling.max())
+    return int(best[np.argmax(apart[best])])
 
 
 def _point(interval: int, one: _Replayed, chosen: int) -> DensityPoint:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LEFT, _RIGHT, _ROW, _TOP, _BAR = 92.0, 650.0, 40.0, 40.0, 15.0
 
 WORDS: dict[str, str] = {
-    "title": "No interval is best for every budget",
+    "title": "What an interval restores, and what its checkpoints take",
     "subtitle": "one point is one replay of the whole trace",
     "interval": "tokens between checkpoints",
     "restored": "prompt tokens restored",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kdalab.errors import KdalabError
 from kdalab.spec import StateKind
 from kdalab.units import format_bytes
-from kdalab.viz.palette import SERIES_COLOURS, SERIES_MARKERS, kind_style
+from kdalab.viz.palette import SERIES_COLOURS, SERIES_MARKERS, kind_style, theme
 from kdalab.viz.plotly_theme import HEIGHT_16_9, style_figure
+from kdalab.viz.svg import esc
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -23,11 +25,33 @@ GAINS: dict[str, str] = {
 GIB = 2**30
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What is possible, by memory (bytes): ``values`` in the unit of the figure's gain."""
+
+    name: str
+    memories: Sequence[int]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A row to point out: what a search recommends, or what it began from."""
+
+    name: str
+    row: Mapping[str, Any]
+    before: bool = False
+
+
 def pareto_figure(
     rows: Sequence[Mapping[str, Any]],
     best: Sequence[Mapping[str, Any]],
     gain: str = "hit_rate",
     *,
+    lines: Sequence[Line] = (),
+    picks: Sequence[Pick] = (),
+    title: str = "What memory buys",
+    subtitle: str = "",
     theme_name: str = "light",
     height: int = HEIGHT_16_9,
 ) -> go.Figure:
@@ -36,6 +60,9 @@ def pareto_figure(
     Args:
         rows: of a sweep, with memory or peak_bytes (bytes), ``gain`` and setup.
         best: those of them that no other beats, by memory.
+        lines: yardsticks, drawn behind the points.
+        picks: rows with names of their own, drawn as stars, and as crosses where ``before``.
+        subtitle: by default how many replays of which trace.
 
     Raises:
         KdalabError: an unknown gain, or no row that could be replayed.
@@ -49,6 +76,14 @@ def pareto_figure(
         raise KdalabError("no row of this sweep could be replayed; there is nothing to draw")
     share = gain in ("hit_rate", "flops_saved_share")
     figure = go.Figure()
+    ink = theme(theme_name)
+    form = ".1%" if share else ".4g"
+    for line, dash in zip(lines, ("solid", "dash", "longdashdot"), strict=False):
+        figure.add_scatter(
+            x=[m / GIB for m in line.memories], y=list(line.values), mode="lines", name=line.name,
+            line={"color": ink.muted, "width": 1.6, "dash": dash},
+            hovertemplate="%{x:,.4g} GiB: %{y:" + form + "}<extra>" + esc(line.name) + "</extra>",
+        )  # fmt: skip
     names = list(dict.fromkeys(_series(r) for r in usable))
     for index, name in enumerate(names):
         mine = [r for r in usable if _series(r) == name]
@@ -62,8 +97,8 @@ def pareto_figure(
                 "color": SERIES_COLOURS[index % len(SERIES_COLOURS)],
                 "symbol": SERIES_MARKERS[index // len(SERIES_COLOURS) % len(SERIES_MARKERS)],
             },
-            text=[r["setup"] for r in mine],
-            hovertemplate="%{text}<br>%{y}<extra></extra>",
+            text=[esc(r["setup"]) for r in mine],
+            hovertemplate="%{text}<br>%{y:" + form + "}<extra></extra>",
         )
     if best:
         figure.add_scatter(
@@ -74,10 +109,23 @@ def pareto_figure(
             name="no other is as small and as good",
             hoverinfo="skip",
         )
+    for pick in picks:
+        if pick.row.get("error"):
+            continue
+        figure.add_scatter(
+            x=[_bytes(pick.row) / GIB], y=[pick.row[gain]], mode="markers", name=pick.name,
+            marker={
+                "symbol": "x" if pick.before else "star", "size": 12 if pick.before else 17,
+                "color": ink.muted if pick.before else ink.accent,
+                "line": {"color": ink.text, "width": 1},
+            },
+            text=[esc(pick.row["setup"])],
+            hovertemplate="%{text}<br>%{y:" + form + "}<extra>" + esc(pick.name) + "</extra>",
+        )  # fmt: skip
     style_figure(
         figure,
-        title="What memory buys",
-        subtitle=f"{len(usable)} replays of {usable[0]['trace']}",
+        title=title,
+        subtitle=subtitle or f"{len(usable)} replays of {esc(usable[0]['trace'])}",
         height=height,
         theme_name=theme_name,
     )

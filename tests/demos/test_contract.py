@@ -9,6 +9,7 @@ from gradio_client import Client
 
 from demos import _pages
 from demos._controls import Choice, Number, Switches, Text
+from demos._uploads import Upload
 from kdalab.errors import KdalabError
 
 LESSONS = [p.module.LESSON for p in _pages.listed() if hasattr(p.module, "LESSON")]
@@ -34,6 +35,8 @@ def hostile(control):
         return [*never, *[n for n in numbers if str(n) not in allowed], TAG, "no-such-choice"]
     if isinstance(control, Switches):
         return [None, {"a": 1}, DEEP, True, HUGE, TAG, ["no-such-switch"], [TAG], [None]]
+    if isinstance(control, Upload):
+        return [None, {"a": 1}, DEEP, True, HUGE, TAG, "../../etc/passwd", "a" * 22]
     assert isinstance(control, Text)
     return [None, {"a": 1}, DEEP, True, HUGE, ["a"], "x" * (control.limit + 1)]
 
@@ -47,7 +50,8 @@ def refusal(client, slug, settings):
 
 def test_every_page_has_its_named_endpoint_and_no_other(client):
     named = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
-    assert sorted(named) == sorted(f"/{page.slug}" for page in _pages.listed())
+    files = [f"/{lesson.slug}_file" for lesson in LESSONS if lesson.uploads]
+    assert sorted(named) == sorted([*(f"/{page.slug}" for page in _pages.listed()), *files])
     for lesson in LESSONS:
         names = [p["parameter_name"] for p in named[f"/{lesson.slug}"]["parameters"]]
         assert names == ["settings"]

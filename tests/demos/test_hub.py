@@ -73,7 +73,8 @@ def test_the_code_section_shows_the_code_that_runs():
 
 def test_each_page_has_one_public_address_and_it_is_named(client):
     named = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
-    assert sorted(named) == sorted(f"/{page.slug}" for page in app.pages())
+    files = [f"/{slug}_file" for slug in ("density", "lab")]
+    assert sorted(named) == sorted([*(f"/{page.slug}" for page in app.pages()), *files])
 
 
 def test_a_script_gets_the_numbers_of_the_page(client):

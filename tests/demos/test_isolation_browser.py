@@ -38,7 +38,7 @@ def test_two_contexts_do_not_see_each_other_s_steps_and_settings(browser, hub):
         page.context.close()
 
 
-@pytest.mark.parametrize(("slug", "box"), [("lab", "pasted"), ("sizes", "config")])
+@pytest.mark.parametrize(("slug", "box"), [("sizes", "config")])
 def test_pasted_markup_runs_nothing(browser, hub, slug, box):
     page = browser.new_context().new_page()
     page.goto(f"{hub}/{slug}")

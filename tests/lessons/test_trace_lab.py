@@ -1,76 +1,129 @@
-"""The lab on a page: pasted text is a file like any other, with limits."""
+"""The lab on a page: the same replays as the command's, told and stopped on the way."""
 
-import gzip
-import pickle
+import json
+import shlex
 
 import pytest
 
 from kdalab.errors import KdalabError
-from kdalab.lab.generate import CHAT, generate, write_jsonl
+from kdalab.lab.advise import advise
+from kdalab.lab.generate import CHAT, generate, generated_trace, shape, write_jsonl
 from kdalab.lab.readers import open_trace
 from kdalab.lab.run import replay_setup
-from kdalab.lessons.trace_lab import MAX_PASTED_BYTES, play_lab, read_pasted, read_uploaded
+from kdalab.lab.setup import Setup
+from kdalab.lessons.trace_lab import advise_command, built_in, flag_lines, play_lab
+
+GIB = 1 << 30
+SETUP = Setup(model="kimi-linear-48b", memory=8 * GIB)
 
 
-def test_a_pasted_trace_gives_the_account_of_its_file(tmp_path):
-    file = tmp_path / "x.jsonl"
-    write_jsonl(file, generate(20, CHAT), 512)
-    run = play_lab("agent-like", file.read_text(), "kimi-linear-48b", 8 << 30, "leaf+branch")
-    wanted = replay_setup(open_trace(file), run.setup)
-    assert (run.requests, run.account.hit_tokens) == (20, wanted.hit_tokens)
-    assert run.account.states_written == wanted.states_written
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    file = tmp_path_factory.mktemp("lab") / "x.jsonl"
+    write_jsonl(file, generate(40, CHAT), 512)
+    return open_trace(file).load()
+
+
+@pytest.fixture(scope="module")
+def run(trace):
+    return play_lab(trace, SETUP, "flops", ("SGLang", "vLLM"))
+
+
+def test_the_account_and_the_advice_are_those_of_the_lab(run, trace):
+    wanted = replay_setup(trace, run.setup)
+    assert (run.requests, run.account.hit_tokens) == (40, wanted.hit_tokens)
     here = [r for r in run.rows if r["setup"] == str(run.setup)]
     assert [r["hit_tokens"] for r in here] == [wanted.hit_tokens]
     assert all(row in run.rows for row in run.best)
-    assert {a.system for a in run.advice} == {"SGLang", "vLLM"}
+    found = advise(trace, SETUP, "flops")
+    assert [(a.system, a.setup, a.flags) for a in run.advice] == [
+        (a.system, a.setup, a.flags) for a in found
+    ]
 
 
-@pytest.mark.parametrize("text", ["not a trace", "\x80\x04K\x01.", '{"a": 1}', "[" * 5000])
-def test_a_text_that_no_reader_takes_is_refused(text):
-    with pytest.raises(KdalabError):
-        read_pasted(text)
+def test_nothing_that_was_replayed_passes_its_yardsticks(run):
+    bounds = {y.memory: y.bound for y in run.yardsticks}
+    assert set(bounds) == {r["memory"] for r in run.rows}
+    for row in [*run.rows, *(a.after for a in run.advice), *(a.before for a in run.advice)]:
+        assert row["error"] or row["hit_tokens"] <= bounds[row["memory"]] <= run.known
+    assert run.here is not None
+    assert run.here.memory == SETUP.memory
 
 
-def test_a_text_that_is_too_long_is_refused_before_it_is_read():
-    with pytest.raises(KdalabError, match="bytes"):
-        read_pasted(" " * (MAX_PASTED_BYTES + 1))
+def test_the_objective_of_time_runs_by_the_clock(trace):
+    run = play_lab(trace, SETUP, "ttft", ("SGLang",))
+    assert run.setup.arrivals
+    assert all(r["error"] or r["arrivals"] for r in run.rows)
+    assert [a.system for a in run.advice] == ["SGLang"]
 
 
-def test_an_uploaded_file_is_text_within_the_limits(tmp_path):
-    file = tmp_path / "x.jsonl"
-    line = '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}\n'
-    file.write_bytes(b"\xef\xbb\xbf" + line.encode())
-    assert read_uploaded(file) == line
-    file.write_bytes(pickle.dumps(line))
-    with pytest.raises(KdalabError, match="no UTF-8 text"):
-        read_uploaded(file)
-    file.write_bytes(gzip.compress(line.encode()))
-    with pytest.raises(KdalabError, match="not compressed"):
-        read_uploaded(file)
-    file.write_text("neither a trace nor anything like it")
-    with pytest.raises(KdalabError):
-        read_uploaded(file)
-    file.write_text(" " * (MAX_PASTED_BYTES + 1))
-    with pytest.raises(KdalabError, match="more than 1,000,000 bytes"):
-        read_uploaded(file)
+def test_a_run_tells_where_it_is_and_stops_where_it_is_told(trace):
+    heard = []
+
+    class EnoughError(Exception):
+        pass
+
+    def at(what, done, total):
+        heard.append((what, done, total))
+        if what == "vLLM" and done == 3:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        play_lab(trace, SETUP, "flops", ("SGLang", "vLLM"), at)
+    assert list(dict.fromkeys(what for what, _, _ in heard)) == [
+        "account", "sweep", "bounds", "SGLang", "vLLM",
+    ]  # fmt: skip
+    assert ("sweep", 24, 24) in heard
+    assert heard[-1][:2] == ("vLLM", 3)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("hello\nworld", "the pasted trace, line 1, begins 'hello'.*Formats known here: mooncake"),
-        ('{"hash_ids": [1], "input_length": 9}', "the pasted trace declares no block_size; add"),
-        (
-            '{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n'
-            + "x\n" * 20,
-            "the pasted trace: 11 unusable lines, 10 allowed. The first: line 2",
-        ),
-        (" ", "the pasted trace holds nothing but blanks"),
-    ],
-)
-def test_what_is_wrong_with_a_pasted_trace_is_said_without_places_and_options(text, says):
-    with pytest.raises(KdalabError, match=says) as refused:
-        read_pasted(text)
-    assert "--" not in str(refused.value)
-    assert "/" not in str(refused.value)
-    assert "pasted.jsonl" not in str(refused.value)
+def test_a_memory_without_room_for_a_request_names_the_smallest(trace):
+    small = Setup(model="kimi-k3", memory=1 << 20)
+    with pytest.raises(KdalabError, match="The smallest budget that works"):
+        play_lab(trace, small, "flops", ("SGLang",))
+    with pytest.raises(KdalabError, match="without a limit"):
+        play_lab(trace, Setup(), "flops", ("SGLang",))
+    with pytest.raises(KdalabError, match="use one of agent-like"):
+        built_in("nothing")
+
+
+def test_a_built_in_trace_is_the_command_s_made_up_one():
+    trace = built_in("agent-like")
+    wanted = generated_trace(60, shape("agent-like"), 0)
+    assert trace.requests == wanted.requests
+
+
+def test_the_command_gives_what_the_page_shows(run, trace, tmp_path):
+    from typer.testing import CliRunner
+
+    from kdalab.cli.lab import app
+
+    file = tmp_path / "it's mine; rm.jsonl"
+    write_jsonl(file, trace.requests, 512)
+    command = advise_command(str(file), SETUP, "flops", ("vLLM",), 40)
+    words = shlex.split(command)
+    assert words[:3] == ["kdalab", "lab", "advise"]
+    assert words[3] == str(file)
+    done = CliRunner().invoke(app, [*words[2:], "--json"])
+    assert done.exit_code == 0, done.output
+    (answer,) = json.loads(done.output)
+    wanted = run.advice[1]
+    assert answer["flags"] == list(wanted.flags)
+    assert answer["after"]["hit_tokens"] == wanted.after["hit_tokens"]
+
+
+def test_a_command_names_what_is_not_the_default():
+    setup = Setup(model="kimi-k3", memory=256 * GIB, hardware="b200x8", arrivals=True)
+    command = advise_command("-x.csv", setup, "flops", ("SGLang", "vLLM"))
+    assert command == (
+        "kdalab lab advise ./-x.csv --model kimi-k3 --memory 256GiB --objective flops "
+        "--system both --set 'hardware=b200x8 arrivals=on'"
+    )
+    assert "arrivals" not in advise_command("x", setup, "ttft", ("SGLang",))
+
+
+def test_flags_are_copied_as_arguments_and_the_rest_as_comments(run):
+    lines = flag_lines(run.advice[0]).split("\n")
+    assert all(line.startswith(("--", "# ")) for line in lines)
+    flags = [line.removesuffix(" \\") for line in lines if line.startswith("--")]
+    assert flags == [f for f in run.advice[0].flags if f.startswith("--")]

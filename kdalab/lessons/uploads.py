@@ -1,0 +1,186 @@
+"""A visitor's trace: any format of the lab's readers, within limits, and in memory from then on.
+
+Nothing in a file is executed or unpickled, and a gzipped one is measured before it is read: its
+bytes are unpacked and counted, and the count stops at the limit.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import unicodedata
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from kdalab.errors import KdalabError
+from kdalab.lab.readers import READERS, ReadOptions, open_trace
+from kdalab.lab.readers.agentic import AgenticReader
+from kdalab.lab.request import MAX_BAD_LINES, Report, Trace, TraceRequest, report_of
+
+MAX_UNPACKED_BYTES = 256 << 20
+MAX_LINE_BYTES = 32 << 20
+"""Of one line, and of a file that is one JSON document: parsed, it is several times that."""
+MAX_KEPT_REQUESTS = 20_000
+MAX_KEPT_BLOCKS = 4_000_000
+"""What is kept of a longer trace: its beginning. A block's id takes 8 bytes."""
+
+_CHUNK = 1 << 20
+_GZIP = b"\x1f\x8b"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_MAX_NAME = 80
+
+Heard = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class UploadedTrace:
+    """What was read of a file. ``more``: it holds further requests, which were not kept."""
+
+    name: str
+    trace: Trace
+    more: bool
+    report: Report
+
+    def first(self, count: int) -> Trace:
+        """The trace of the first ``count`` requests, or of all that there are."""
+        whole = self.trace
+        if count >= len(whole.requests):
+            return whole
+        return Trace(
+            whole.name, whole.requests[:count], whole.n_skipped, list(whole.skipped),
+            whole.block_tokens, whole.format, whole.notes,
+        )  # fmt: skip
+
+
+def read_upload(file: Path, name: str, heard: Heard = lambda done, total: None) -> UploadedTrace:
+    """Read a trace's file.
+
+    Args:
+        name: what it is called where it comes from; only shown.
+        heard: told how far the file has been read, in bytes as they lie on disk.
+
+    Raises:
+        KdalabError: empty, no text, too large when unpacked, a format that no reader takes, or
+            more unusable lines than ``MAX_BAD_LINES``; the message has ``name`` and no place.
+    """
+    shown = plain_name(name)
+    try:
+        _measure(file, heard)
+        return _read(file, shown, heard)
+    except KdalabError as error:
+        raise KdalabError(_for_a_page(str(error), file, shown)) from error
+
+
+def plain_name(name: str) -> str:
+    """A file's name as it may be shown: its last part, in one line, without control characters."""
+    last = name.replace("\\", "/").rsplit("/", 1)[-1]
+    kept = "".join(c for c in last if unicodedata.category(c)[0] != "C").strip()
+    return kept[:_MAX_NAME] or "trace"
+
+
+def _read(file: Path, name: str, heard: Heard) -> UploadedTrace:
+    total = max(1, file.stat().st_size)
+    options = ReadOptions(
+        max_bad=MAX_BAD_LINES, on_bytes=lambda done: heard(min(done, total), total)
+    )
+    reader = open_trace(file, None, options)
+    requests: list[TraceRequest] = []
+    blocks, more = 0, False
+    for request in reader:
+        blocks += len(request.blocks) + len(request.decoded)
+        if len(requests) == MAX_KEPT_REQUESTS or (requests and blocks > MAX_KEPT_BLOCKS):
+            more = True
+            break
+        requests.append(request)
+    trace = Trace(
+        name, requests, reader.n_skipped, list(reader.skipped), reader.block_tokens,
+        reader.format, reader.notes,
+    )  # fmt: skip
+    return UploadedTrace(name, trace, more, report_of(trace))
+
+
+def _measure(file: Path, heard: Heard) -> None:
+    """Look at every byte once, unpacked and not kept.
+
+    Raises:
+        KdalabError: there is none, it is no text, it or one of its lines is too long, or it is
+            no complete gzip file.
+    """
+    size = line = 0
+    begin = b""
+    for chunk in _chunks(file):
+        if not size:
+            begin = chunk
+            _check_text(chunk)
+        size += len(chunk)
+        if size > MAX_UNPACKED_BYTES:
+            raise KdalabError(
+                f"{file} unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB, which is the limit; "
+                "split it, or read it with kdalab lab"
+            )
+        first, *others = chunk.split(b"\n")
+        line = line + len(first) if not others else len(others[-1])
+        if max(line, *map(len, others), 0) > MAX_LINE_BYTES:
+            raise KdalabError(
+                f"{file} has a line of more than {MAX_LINE_BYTES >> 20} MiB; is this a trace?"
+            )
+        heard(0, 1)
+    if not begin.strip() and size < _CHUNK:
+        raise KdalabError(f"{file} is empty; give a trace with at least one request")
+    if size > MAX_LINE_BYTES and _is_document(begin):
+        raise KdalabError(
+            f"{file} is one JSON document of more than {MAX_LINE_BYTES >> 20} MiB; split it into "
+            "one file a session"
+        )
+
+
+def _is_document(begin: bytes) -> bool:
+    """Whether a file that begins so is one JSON object over many lines, or a session on one."""
+    if not begin.lstrip().startswith(b"{"):
+        return False
+    try:
+        row = json.loads(begin.split(b"\n", 1)[0])
+    except (ValueError, RecursionError):
+        return True
+    return isinstance(row, dict) and all(name in row for name in AgenticReader.fields)
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    try:
+        with file.open("rb") as raw:
+            packed = raw.peek(2)[:2] == _GZIP or file.suffix == ".gz"
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
+            while chunk := stream.read(_CHUNK):
+                yield chunk
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise KdalabError(f"{file} cannot be unpacked or read: {reason}") from error
+
+
+def _check_text(begin: bytes) -> None:
+    if begin[:2] in _UTF16:
+        raise KdalabError("the file is UTF-16 text; save it as UTF-8")
+    if begin[:4] == b"PK\x03\x04":
+        raise KdalabError("the file is a zip archive; upload the trace in it, or pack it with gzip")
+    if begin[:2] == _GZIP:
+        raise KdalabError("the file is gzipped twice; unpack it once")
+    if b"\0" in begin[:4096]:
+        raise KdalabError(
+            "the file is no UTF-8 text; upload JSON lines, JSON or CSV, or these in gzip"
+        )
+
+
+def _for_a_page(message: str, file: Path, name: str) -> str:
+    """A reader's message without what only a command line has: the file's place, and options."""
+    message = message.replace(f"{file} begins ", f"{name}, line 1, begins ")
+    message = message.replace(repr(str(file)), name).replace(str(file), name)
+    message = message.replace(f"{file.name}, ", f"{name}, ")
+    known = "; ".join(reader.title for reader in READERS.values())
+    if ", which is no format known here" in message:
+        begins = message.split(", which is no format known here")[0]
+        return f"{begins} and has no format that is known. Formats known here: {known}"
+    message = message.replace("; give it with --block-tokens", "; add block_size to its lines")
+    return message.replace("; raise --max-bad-lines to skip more", "")
