@@ -18,6 +18,8 @@ def trace_note(read: UploadedTrace, lang: str) -> str:
             requests=len(trace.requests), tokens=trace.input_tokens, block=report.block_tokens,
         )
     ]  # fmt: skip
+    if read.back:
+        lines.append(t(lang, "common.trace-sorted", back=read.back))
     if report.skipped:
         first = "; ".join(report.first)
         lines.append(t(lang, "common.trace-skipped", skipped=report.skipped, first=first))

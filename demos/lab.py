@@ -55,10 +55,17 @@ class LabFilm(Film):
     """
 
     def __init__(
-        self, run: LabRun, defaults: bool, source: str, limit: int | None, total: int, more: bool
+        self,
+        run: LabRun,
+        defaults: bool,
+        source: str,
+        limit: int | None,
+        total: int,
+        more: bool,
+        sort: bool = False,
     ) -> None:
         self.run, self.source, self.limit = run, source, limit
-        self.total, self.more = total, more
+        self.total, self.more, self.sort = total, more, sort
         self.kinds = [
             "account", "sweep", "bounds", *["advice"] * len(run.advice), *["defaults"] * defaults,
         ]  # fmt: skip
@@ -190,7 +197,9 @@ class LabFilm(Film):
         words = [("whole", None), ("part", self.limit)] if self._part else [("same", self.limit)]
         shown = ""
         for word, limit in words:
-            command = advise_command(self.source, run.setup, run.objective, systems, limit)
+            command = advise_command(
+                self.source, run.setup, run.objective, systems, limit, sort=self.sort
+            )
             shown += _copy_box(t(lang, f"lab.command-{word}"), command, lang)
         return shown
 
@@ -309,7 +318,8 @@ class LabFilm(Film):
             "gain": {x.system: gain_of(x) for x in run.advice},
             "report": run.report.as_dict(), "total_requests": self.total,
             "command": advise_command(
-                self.source, run.setup, run.objective, tuple(x.system for x in run.advice)
+                self.source, run.setup, run.objective, tuple(x.system for x in run.advice),
+                sort=self.sort,
             ),
         }  # fmt: skip
 
@@ -351,7 +361,8 @@ def film(settings: Settings) -> Film:
         _work.at(f"lab.at-{what}{known}", done, total)
 
     run = play_lab(trace, setup, objective, systems, at)
-    return LabFilm(run, broken, own.name, len(trace.requests), len(own.trace.requests), own.more)
+    count, total = len(trace.requests), len(own.trace.requests)
+    return LabFilm(run, broken, own.name, count, total, own.more, own.back > 0)
 
 
 LESSON = Lesson(

@@ -157,13 +157,20 @@ def built_in(name: str) -> Trace:
 
 
 def advise_command(
-    source: str, setup: Setup, objective: str, systems: tuple[str, ...], limit: int | None = None
+    source: str,
+    setup: Setup,
+    objective: str,
+    systems: tuple[str, ...],
+    limit: int | None = None,
+    *,
+    sort: bool = False,
 ) -> str:
     """The command that searches as the page does.
 
     Args:
         source: a file's name, or "--made-up PRESET:N".
         limit: requests from the beginning; None for all.
+        sort: the file's lines are not in the order of arrival.
     """
     trace = source if source.startswith("--made-up ") else shlex.quote(_path(source))
     system = systems[0] if len(systems) == 1 else "both"
@@ -181,6 +188,8 @@ def advise_command(
         words.append(f"--set {shlex.quote(' '.join(extra))}")
     if limit is not None:
         words.append(f"--limit {limit}")
+    if sort:
+        words.append("--sort")
     return " ".join(words)
 
 

@@ -13,12 +13,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from kdalab.errors import KdalabError
-from kdalab.lab.readers import READERS, ReadOptions, open_trace
+from kdalab.lab.readers import READERS, Reader, ReadOptions, open_trace
 from kdalab.lab.readers.agentic import AgenticReader
-from kdalab.lab.request import MAX_BAD_LINES, Report, Trace, TraceRequest, report_of
+from kdalab.lab.request import Report, Trace, TraceRequest, report_of
 
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_LINE_BYTES = 32 << 20
@@ -37,12 +37,14 @@ Heard = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class UploadedTrace:
-    """What was read of a file. ``more``: it holds further requests, which were not kept."""
+    """What was read of a file. ``more``: it holds further requests, which were not kept; ``back``
+    lines went back in time, so that all were sorted by arrival."""
 
     name: str
     trace: Trace
     more: bool
     report: Report
+    back: int = 0
 
     def first(self, count: int) -> Trace:
         """The trace of the first ``count`` requests, or of all that there are."""
@@ -83,23 +85,41 @@ def plain_name(name: str) -> str:
 
 def _read(file: Path, name: str, heard: Heard) -> UploadedTrace:
     total = max(1, file.stat().st_size)
-    options = ReadOptions(
-        max_bad=MAX_BAD_LINES, on_bytes=lambda done: heard(min(done, total), total)
-    )
-    reader = open_trace(file, None, options)
+
+    def opened(**options: Any) -> Reader:
+        def told(done: int) -> None:
+            heard(min(done, total), total)
+
+        return open_trace(file, None, ReadOptions(MAX_KEPT_REQUESTS + 1, on_bytes=told, **options))
+
+    reader = opened()
+    try:
+        requests, more = _kept(reader)
+    except KdalabError:
+        if not reader.n_back:
+            raise
+    if reader.n_back:
+        reader = opened(sort=True, max_blocks=MAX_KEPT_BLOCKS)
+        requests, _ = _kept(reader)
+        more = len(requests) < reader.n_requests
+    trace = Trace(
+        name, requests, reader.n_skipped, list(reader.skipped), reader.block_tokens,
+        reader.format, (*reader.notes, *reader.contradictions.notes),
+    )  # fmt: skip
+    return UploadedTrace(name, trace, more, report_of(trace), reader.n_back)
+
+
+def _kept(reader: Reader) -> tuple[list[TraceRequest], bool]:
+    """The beginning of a trace, and whether there is more of it."""
     requests: list[TraceRequest] = []
-    blocks, more = 0, False
+    blocks = 0
     for request in reader:
         blocks += len(request.blocks) + len(request.decoded)
         if len(requests) == MAX_KEPT_REQUESTS or (requests and blocks > MAX_KEPT_BLOCKS):
-            more = True
-            break
+            reader.contradictions.finish()
+            return requests, True
         requests.append(request)
-    trace = Trace(
-        name, requests, reader.n_skipped, list(reader.skipped), reader.block_tokens,
-        reader.format, reader.notes,
-    )  # fmt: skip
-    return UploadedTrace(name, trace, more, report_of(trace))
+    return requests, False
 
 
 def _measure(file: Path, heard: Heard) -> None:

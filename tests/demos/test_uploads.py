@@ -9,6 +9,7 @@ import pytest
 from demos import _work, lab
 from demos._kept import Kept
 from demos._lesson import read_link
+from demos._trace_note import trace_note
 from demos._uploads import UPLOADS, Ticket, Uploads
 from kdalab.errors import KdalabError
 from kdalab.lab.generate import CHAT, generate, write_jsonl
@@ -81,6 +82,20 @@ def test_the_page_says_which_part_it_took_and_gives_the_whole_command(ticket):
     command = film.data()["command"]
     assert command.startswith("kdalab lab advise 'i>.jsonl' --model kimi-linear-48b --memory 8GiB")
     assert "--limit" not in command
+
+
+def test_a_file_that_was_sorted_says_so_and_its_command_sorts(tmp_path):
+    file = tmp_path / "x.jsonl"
+    write_jsonl(file, generate(40, CHAT), 512)
+    file.write_text("\n".join(reversed(file.read_text().splitlines())))
+    read = read_upload(file, "mine.jsonl")
+    assert f"{read.back} of its lines go back in time" in trace_note(read, "en")
+    kept = UPLOADS.keep("someone", read)
+    film = LESSON.play(given(kept, memory=8, system="SGLang"))
+    assert film.data()["command"].endswith(" --sort")
+    assert "--sort" in film.picture(film.opening, "en")
+    UPLOADS.drop(kept)
+    LESSON.forget([kept])
 
 
 def test_films_of_a_file_go_with_it(ticket):

@@ -245,7 +245,7 @@ def test_time_that_goes_back_is_counted_or_sorted(tmp_path: Path, name: str) -> 
     reader, found = read(path, sort=True)
     assert reader.n_skipped == 0
     assert [r.line for r in found] == [2, 1, 3]
-    assert len(read(path, sort=True, limit=2)[1]) == 2
+    assert [r.line for r in read(path, sort=True, limit=2)[1]] == [2, 1]
 
 
 def test_rows_of_tables_that_are_wrong_are_counted(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ import csv
 import gzip
 import json
 import pickle
+import random
+from itertools import accumulate
 
 import pytest
 
 from kdalab.errors import KdalabError
 from kdalab.lab.generate import CHAT, generate, write_jsonl
-from kdalab.lab.readers import open_trace
+from kdalab.lab.readers import ReadOptions, open_trace
 from kdalab.lessons import uploads
 from kdalab.lessons.uploads import plain_name, read_upload
 
@@ -113,6 +115,30 @@ def test_bad_lines_are_counted_and_the_first_are_shown(tmp_path):
     assert len(found.trace.requests) == 2
     assert found.report.skipped == 1
     assert found.report.first[0].startswith("line 2: not JSON")
+
+
+def test_lines_out_of_their_order_are_sorted_and_the_beginning_is_the_earliest(
+    tmp_path, monkeypatch
+):
+    times = random.Random(5).sample(range(1000), 300)
+    lines = [LINE.replace("0", str(at), 1) for at in times]
+    file = written(tmp_path, "".join(lines))
+    found = read_upload(file, "mine")
+    assert found.trace.requests == list(open_trace(file, None, ReadOptions(sort=True)))
+    latest = list(accumulate(times, max))
+    assert found.back == sum(at < most for at, most in zip(times, latest, strict=True))
+    assert (found.more, found.report.skipped) == (False, 0)
+    monkeypatch.setattr(uploads, "MAX_KEPT_REQUESTS", 290)
+    monkeypatch.setattr(uploads, "MAX_KEPT_BLOCKS", 2 * 20 + 1)
+    part = read_upload(file, "mine")
+    assert [r.timestamp_ms for r in part.trace.requests] == sorted(times)[:20]
+    assert part.more
+    assert read_upload(written(tmp_path, LINE * 3), "mine").back == 0
+
+
+def test_an_id_that_contradicts_itself_is_noted(tmp_path):
+    found = read_upload(written(tmp_path, LINE + LINE.replace("[1, 2]", "[2, 1]")), "mine")
+    assert any("contradict an earlier prefix" in note for note in found.report.notes)
 
 
 def test_html_in_a_field_stays_text(tmp_path):

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from kdalab.errors import KdalabError
 from kdalab.lab.readers import source
+from kdalab.lab.readers.earliest import Earliest
 from kdalab.lab.readers.prefixes import PrefixCheck
 from kdalab.lab.request import MAX_BAD_LINES, MAX_TOKENS, Skipped, Trace, TraceRequest
 
@@ -35,6 +36,7 @@ class ReadOptions:
             system tokens mean equal text) or "none".
         gap_ms: sessions that know no common clock begin so far apart.
         sort: read all of it first and sort by arrival, instead of skipping what goes back in time.
+        max_blocks: where it is sorted, keep no more block ids than this of the earliest requests.
 
     Raises:
         KdalabError: a number out of range.
@@ -47,6 +49,7 @@ class ReadOptions:
     share: str = "preamble"
     gap_ms: float = 60_000.0
     sort: bool = False
+    max_blocks: int | None = None
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -87,7 +90,8 @@ class Reader:
     """Requests of one file, of which one line at a time is in memory.
 
     Iterating raises ``KdalabError`` when the file cannot be read, holds no request, or has more
-    bad lines than allowed; the message names file, line and field.
+    bad lines than allowed; the message names file, line and field. ``n_back`` lines so far went
+    back in time.
     """
 
     format: ClassVar[str] = ""
@@ -103,7 +107,7 @@ class Reader:
         self.name = self.file.name.encode(errors="backslashreplace").decode()
         self.block_tokens = self.options.block_tokens or 512
         self.notes: tuple[str, ...] = ()
-        self.n_skipped = self.n_requests = 0
+        self.n_skipped = self.n_requests = self.n_back = 0
         self.skipped: list[Skipped] = []
         self.contradictions = PrefixCheck()
 
@@ -137,7 +141,7 @@ class Reader:
                 yield request
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        self.n_skipped, self.skipped, self.n_requests = 0, [], 0
+        self.n_skipped, self.skipped, self.n_requests, self.n_back = 0, [], 0, 0
         self.contradictions = PrefixCheck()
         self.begin()
         if self.options.sort:
@@ -153,6 +157,7 @@ class Reader:
                 continue
             time = item.timestamp_ms
             if time < last:
+                self.n_back += 1
                 why = f"goes back from {last:.15g} to {time:.15g} ms"
                 self._skip(Skipped(item.line, self.time_field, why))
                 continue
@@ -168,16 +173,17 @@ class Reader:
         self._check_not_empty()
 
     def _sorted(self) -> Iterator[TraceRequest]:
-        found: list[TraceRequest] = []
+        earliest, last = Earliest(self.options.limit, self.options.max_blocks), 0.0
         for item in self.items():
             if isinstance(item, Skipped):
                 self._skip(item)
-            else:
-                found.append(item)
-        found.sort(key=lambda r: r.timestamp_ms)
-        self.n_requests = len(found)
+                continue
+            self.n_requests += 1
+            self.n_back += item.timestamp_ms < last
+            last = max(last, item.timestamp_ms)
+            earliest.add(item)
         self._check_not_empty()
-        found = found[: self.options.limit]
+        found = earliest.requests()
         if self.ids_are_prefixes:
             for request in found:
                 self.contradictions.add(request)
