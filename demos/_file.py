@@ -66,7 +66,7 @@ class FileParts:
 def layout(control: Upload) -> FileParts:
     """Where a file is dropped, and beside it what was read."""
     with gr.Row():
-        file = _file(control.limit, height=132, min_width=260, elem_id=f"kd-{control.key}-file")
+        file = _file(control.limit, height=160, min_width=260, elem_id=f"kd-{control.key}-file")
         with gr.Column(scale=2, min_width=260):
             note = _page.block(note_html(control, "", "en"), elem_id=f"kd-{control.key}-note")
             remove = gr.Button(

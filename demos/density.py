@@ -115,7 +115,8 @@ class DensityFilm(Film):
         return "evict" if kind in self.breaks else tones.get(kind, "plain")
 
     def picture(self, step: int, lang: str) -> str:
-        run, kind = self.run, self.kinds[step]
+        run, kind, values = self.run, self.kinds[step], self._values()
+        told = values["other" if kind == "borrowed" else "interval"]
         stage = _STEPS.index(kind) if kind in _STEPS else len(_STEPS) - 1
         rows = []
         for p in self._points:
@@ -128,10 +129,8 @@ class DensityFilm(Film):
                 text = f"{p.match:,}" if stage else ""
             if kind == "kvonly":
                 text = f"{p.known_share:.1%} - {p.hit_share:.1%}"
-            rows.append(
-                DensityRow(p.interval, p.restore, p.match, text, p.interval == self._here.interval)
-            )
-        words = {k: t(lang, f"density.word-{k}", **self._values())
+            rows.append(DensityRow(p.interval, p.restore, p.match, text, p.interval == told))
+        words = {k: t(lang, f"density.word-{k}", **values)
                  for k in ("head", "prompt", "restored", "replay", "new", "left")}  # fmt: skip
         column = t(lang, f"density.note-{stage if kind in _STEPS else kind}")
         shown = density_svg(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from kdalab.errors import KdalabError
@@ -34,6 +35,9 @@ class Line:
     values: Sequence[float]
 
 
+_PICKS = {True: ("x", "cross"), False: ("star", "star-diamond")}
+
+
 @dataclass(frozen=True, slots=True)
 class Pick:
     """A row to point out: what a search recommends, or what it began from."""
@@ -61,7 +65,8 @@ def pareto_figure(
         rows: of a sweep, with memory or peak_bytes (bytes), ``gain`` and setup.
         best: those of them that no other beats, by memory.
         lines: yardsticks, drawn behind the points.
-        picks: rows with names of their own, drawn as stars, and as crosses where ``before``.
+        picks: rows with names of their own, drawn as stars, and as crosses where ``before``; every
+            second one of either is a diamond's star, or an upright cross.
         subtitle: by default how many replays of which trace.
 
     Raises:
@@ -109,13 +114,15 @@ def pareto_figure(
             name="no other is as small and as good",
             hoverinfo="skip",
         )
+    shapes = {before: cycle(_PICKS[before]) for before in _PICKS}
     for pick in picks:
+        shape = next(shapes[pick.before])
         if pick.row.get("error"):
             continue
         figure.add_scatter(
             x=[_bytes(pick.row) / GIB], y=[pick.row[gain]], mode="markers", name=pick.name,
             marker={
-                "symbol": "x" if pick.before else "star", "size": 12 if pick.before else 17,
+                "symbol": shape, "size": 12 if pick.before else 17,
                 "color": ink.muted if pick.before else ink.accent,
                 "line": {"color": ink.text, "width": 1},
             },
