@@ -117,9 +117,12 @@ def _identity() -> StateIdentity:
     )  # fmt: skip
 
 
-def warm(engine: Engine, tokens: list[int], have: int, dirty: bool) -> None:
-    """The decode side has served the first ``have`` tokens before. ``dirty``: its free pages hold
-    what another prompt left there, as memory does that nobody poisons."""
+def warm(
+    engine: Engine, tokens: list[int], have: int, dirty: bool, media: Media | None = None
+) -> None:
+    """The decode side has served the first ``have`` tokens before, with what lies there of the
+    images in ``media``. ``dirty``: its free pages hold what another prompt left there, as memory
+    does that nobody poisons."""
     if dirty:
         engine.submit(list(_OTHER.encode())[: 16 * (engine.config.n_pages - 1)], 1, "other")
         engine.run()
@@ -127,8 +130,21 @@ def warm(engine: Engine, tokens: list[int], have: int, dirty: bool) -> None:
 
         engine.give_back(engine.cache.evict(Bytes(kv=2**40, state=2**40)), "", "a new day")
     if have:
-        engine.submit(tokens[:have], 1, "before")
+        engine.submit(tokens[:have], 1, "before", media=_within(media, have))
         engine.run()
+
+
+def _within(media: Media | None, n: int) -> Media | None:
+    """The images of the first ``n`` positions. One that ends behind them is cut: an id and a row
+    of embeddings belong to one position each."""
+    from kdalab.engine.media import Media, Span
+
+    cut: list[Span] = []
+    for span in media.spans if media is not None else ():
+        if span.start < n:
+            k, x = min(span.n, n - span.start), span.embeddings
+            cut.append(replace(span, n=k, embeddings=x[:k] if x is not None else None))
+    return Media(tuple(cut)) if cut else None
 
 
 _ALONE: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[torch.Tensor, ...]]] = {}

@@ -75,7 +75,8 @@ class Story:
             text, given if self.way == "epd" else [], lesson_tokenizer().encode, model,
             images.fingerprint, limits,
         )  # fmt: skip
-        warm(self.far.engine, tokens, self.have, self.early)
+        whole = known(pictures, [encoder.encode(p.pixels, p.height, p.width) for p in pictures])
+        warm(self.far.engine, tokens, self.have, self.early, whole)
         self.far.engine.config = replace(
             self.far.engine.config, faults=Faults(start_early=self.early)
         )
@@ -85,9 +86,8 @@ class Story:
         await live.fetch
         while self.far.turn():
             pass
-        whole = [encoder.encode(p.pixels, p.height, p.width) for p in pictures]
         image = (pictures[0].start, pictures[0].start + pictures[0].n) if pictures else None
-        return self._told(live, tokens, held, image, known(pictures, whole), role)
+        return self._told(live, tokens, held, image, whole, role)
 
     # -- the wire ----------------------------------------------------------------------------
 

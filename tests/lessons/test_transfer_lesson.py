@@ -78,6 +78,17 @@ def test_embeddings_of_another_image_are_refused_and_the_next_encoder_is_asked()
     assert run.generated == run.alone
 
 
+@pytest.mark.parametrize("have", [128, 192])
+def test_latent_kv_that_decode_has_may_end_before_or_inside_an_image(have):
+    run = play_transfer("epd", 128, have)
+    assert run.image is not None
+    assert (have > run.image[0], have < run.image[1]) == (have == 192, True)
+    assert run.held == have
+    assert bytes_of(run, "latent") == (run.n_tokens - have) * run.token_bytes
+    assert run.generated == run.alone
+    assert run.difference == 0.0
+
+
 def test_the_curve_is_where_both_take_as_long():
     for line in worth_lines(10_000.0):
         sizes = state_sizes(resolve_model(line.model))
