@@ -28,7 +28,10 @@ def grouped(pages: Sequence[Listed]) -> dict[str, list[Listed]]:
 
 
 def nav_html(pages: Sequence[Listed], here: str, lang: str, chosen: str) -> str:
-    """One menu a group; ``here`` is the slug of the open page, ``chosen`` a language to keep."""
+    """One menu a group; ``here`` is the slug of the open page, ``chosen`` a language to keep.
+
+    Its ``lang`` becomes that of the whole document (nav.js).
+    """
     keep = f"?lang={chosen}" if chosen else ""
     menus = []
     for name, members in grouped(pages).items():
@@ -45,7 +48,8 @@ def nav_html(pages: Sequence[Listed], here: str, lang: str, chosen: str) -> str:
     label = esc(t(lang, "common.pages"))
     home = f'<a class="kd-home" href="./{keep}"{_current(not here)}>KDALab</a>'
     groups = f'<div class="kd-groups">{"".join(menus)}</div>'
-    return f'<nav class="kd-nav" aria-label="{label}">{home}{groups}</nav>'
+    tag = "zh-CN" if lang == "zh" else lang
+    return f'<nav class="kd-nav" lang="{tag}" aria-label="{label}">{home}{groups}</nav>'
 
 
 def first_html(lang: str, chosen: str) -> str:
