@@ -194,12 +194,20 @@ def test_a_policy_that_never_answers_ends_with_an_interrupt(tmp_path: Path) -> N
             "end =", "print('on', flush=True)\n        while 1: pass\n        end ="
         ),
     )
-    words = [sys.executable, "-m", "kdalab", "lab", "replay", "--made-up", "20", "--policy", text]
+    # A process started in the background of a shell has the interrupt ignored: take it back.
+    begin = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from kdalab.cli.main import run; run()"
+    )
+    words = [sys.executable, "-c", begin, "lab", "replay", "--made-up", "20", "--policy", text]
     with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
-        assert run.stderr is not None
-        assert run.stderr.readline() == "on\n"
-        run.send_signal(signal.SIGINT)
-        _, said = run.communicate(timeout=60)
+        try:
+            assert run.stderr is not None
+            assert run.stderr.readline() == "on\n"
+            run.send_signal(signal.SIGINT)
+            _, said = run.communicate(timeout=60)
+        finally:
+            run.kill()
     assert run.returncode not in (0, None)
     assert "Traceback" not in said
 
