@@ -13,7 +13,11 @@ from demos import _pages
 from demos._controls import Choice, Number, Settings, Switches, Text, checked
 from demos._lesson import Lesson, clipped, numbers_of, read_link
 from demos._text import t
+from demos._uploads import UPLOADS
 from kdalab.errors import KdalabError
+from kdalab.lab.generate import generated_trace, shape
+from kdalab.lab.request import report_of
+from kdalab.lessons.uploads import UploadedTrace
 from kdalab.words import LANGUAGES
 
 DEMOS = Path(_pages.__file__).parent
@@ -22,7 +26,10 @@ every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: les
 
 
 def settings_to_try(lesson: Lesson) -> list[Settings]:
-    """The default, every preset, both ends of every number, every option and every switch."""
+    """The default, every preset, both ends of every number, every option and every switch.
+
+    Of a page with long runs what the trace does not depend on is tried with a short file.
+    """
     given: list[dict] = [{}]
     for control in lesson.controls:
         if isinstance(control, Choice):
@@ -31,7 +38,17 @@ def settings_to_try(lesson: Lesson) -> list[Settings]:
             given += [{control.key: control.low}, {control.key: control.high}]
         if isinstance(control, Switches):
             given += [{control.key: [o]} for o in control.options]
+    if lesson.long:
+        own = short_file()
+        given = [g if not g or {"trace", "requests"} & g.keys() else g | own for g in given]
     return [lesson.settings(g) for g in given]
+
+
+def short_file() -> dict:
+    """Settings that take a visitor's file of 12 requests."""
+    trace = generated_trace(12, shape("agent-like"), 0, "mine")
+    read = UploadedTrace("mine", trace, False, report_of(trace))
+    return {"trace": "file", "file": UPLOADS.keep("someone", read)}
 
 
 @every_lesson
