@@ -64,7 +64,6 @@ def density_svg(
         svg.text(_LEFT - 10, 14, words["head"], "small muted end"),
         svg.text(_LEFT, 14, words["prompt"], "small muted"),
         svg.text(_RIGHT + 12, 14, words["note"], "small muted"),
-        svg.text(svg.WIDTH - 12, 14, words["head"], "small muted end again"),
     ]
     for i, row in enumerate(rows):
         parts.append(_density_row(row, _TOP + i * _ROW, axis, n_tokens, stage, words))
@@ -107,7 +106,7 @@ def _density_row(
             out.append(svg.rect(axis.x(at) - size / 2, y + _BAR + 3, size, 6, "s", radius=1))
     out.append(svg.text(_RIGHT + 12, y + 12, row.note, f"small{strong}"))
     # Seen on a narrow screen only, where the left end may be scrolled away.
-    out.append(svg.text(svg.WIDTH - 12, y + 12, f"{row.interval:,}", f"small end again{strong}"))
+    out.append(svg.text(svg.WIDTH - 34, y + 12, f"{row.interval:,}", f"small end again{strong}"))
     if row.here:
         out.append(svg.rect(4, y - 11, svg.WIDTH - 8, _ROW - 4, "now", radius=5))
     return svg.group("".join(out), hue_class(0))
