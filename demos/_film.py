@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,6 +88,15 @@ def why_panel(*parts: tuple[str, str] | str) -> str:
     """The *why* panel from (heading, HTML) pairs or plain HTML."""
     shown = [p if isinstance(p, str) else f"<h3>{esc(p[0])}</h3>{p[1]}" for p in parts]
     return f'<div class="kd-why">{"".join(shown)}</div>'
+
+
+def without_copy(why: str, sentence: str) -> str:
+    """The panel without the section that only says ``sentence``, which stands under the step bar.
+
+    A panel that says nothing else stays as it is.
+    """
+    copy = rf'<h3>[^<]*</h3><p class="now[^"]*">{re.escape(esc(sentence))}</p>(?=<h3)'
+    return re.sub(copy, "", why, count=1)
 
 
 def tables_html(tables: Sequence[Table]) -> str:

@@ -25,7 +25,7 @@ from demos._controls import (
     query_of,
     step_of_link,
 )
-from demos._film import Film, tables_html
+from demos._film import Film, tables_html, without_copy
 from demos._kept import Kept
 from demos._text import t
 from demos._uploads import Upload
@@ -96,7 +96,8 @@ class Lesson:
     def _draw(self, settings: Settings, step: int, lang: str) -> tuple[str, str, str]:
         film = self.play(settings)
         tables = tables_html(film.tables(step, lang))
-        return film.picture(step, lang), film.why(step, lang), tables
+        why = without_copy(film.why(step, lang), film.sentence(step, lang))
+        return film.picture(step, lang), why, tables
 
     def forget(self, tickets: Collection[str]) -> None:
         """Let go of the films of files that are void now."""

@@ -18,6 +18,7 @@ from kdalab.errors import KdalabError
 from kdalab.lab.generate import generated_trace, shape
 from kdalab.lab.request import report_of
 from kdalab.lessons.uploads import UploadedTrace
+from kdalab.viz.svg import esc
 from kdalab.words import LANGUAGES
 
 DEMOS = Path(_pages.__file__).parent
@@ -65,6 +66,17 @@ def test_every_setting_runs_and_every_step_speaks_three_languages(lesson):
                 assert film.tables(step, lang)
         json.dumps(film.data(), allow_nan=False)
         assert len(film.figures("en")) == lesson.figures
+
+
+@every_lesson
+def test_the_panel_beside_a_step_says_more_than_the_sentence_under_it(lesson):
+    film = lesson.play(lesson.default)
+    for step in {0, film.opening, film.last}:
+        for lang in LANGUAGES:
+            why = lesson.drawn(lesson.default, step, lang)[1]
+            assert why.startswith('<div class="kd-why"><h3')
+            if why.count("<h3") > 1:
+                assert f">{esc(film.sentence(step, lang))}</p>" not in why
 
 
 @every_lesson
