@@ -33,10 +33,10 @@ _TONES = {
 
 
 class ModesFilm(Film):
-    """A, B, C and D, chunk by chunk."""
+    """A, B, C and D, chunk by chunk; ``idle``: the switch is on, and nothing is there to break."""
 
-    def __init__(self, run: ModeRun) -> None:
-        self.run = run
+    def __init__(self, run: ModeRun, idle: bool = False) -> None:
+        self.run, self.idle = run, idle
         self.last = len(run.acts) - 1
         kinds = [a.kind for a in run.acts]
         telling = [k for k in ("broken", "chunk-junction") if k in kinds]
@@ -103,6 +103,9 @@ class ModesFilm(Film):
                 (t(lang, "modes.check-says"), check),
                 (t(lang, "modes.damage-title"), f'<p class="kd-bad">{esc(damage)}</p>'),
             ]
+        if self.idle:
+            nothing = f"<p>{esc(t(lang, 'modes.no-state'))}</p>"
+            parts.append((t(lang, "modes.damage-title"), nothing))
         if act.lookup is not None:
             lines = "".join(f"<li>{esc(say(lang, line))}</li>" for line in act.lookup.why)
             parts.append((t(lang, "modes.lookup", who=act.request), f"<ul>{lines}</ul>"))
@@ -146,18 +149,17 @@ class ModesFilm(Film):
 
 
 def film(settings: Settings) -> Film:
-    """The film of one setting.
-
-    Raises:
-        KdalabError: a broken state in mode none.
-    """
+    """The film of one setting; mode none has no state with a name that could be wrong."""
     s = settings
     shared = max(1, s["tokens"] * s["shared"] // 100)
+    broken = "through" in s["breaks"]
+    idle = broken and s["mode"] == "none"
     return ModesFilm(
         play_modes(
             s["mode"], s["budget"], s["tokens"], shared, s["retention"] == "dense",
-            "through" in s["breaks"],
-        )
+            broken and not idle,
+        ),
+        idle,
     )  # fmt: skip
 
 

@@ -174,3 +174,11 @@ def test_the_joint_page_says_why_no_state_is_there_and_opens_where_a_switch_lead
     assert film.opening == 5
     _, film = keys(breaks="skip-replay.drop-conv.one-letter")
     assert film.kinds[film.opening] == "one-letter"
+
+
+def test_the_modes_page_says_that_mode_none_has_no_state_to_break():
+    (modes,) = (lesson for lesson in LESSONS if lesson.slug == "modes")
+    settings = modes.settings({"mode": "none", "breaks": "through"})
+    film = modes.play(settings)
+    assert "mode none keeps no state" in film.why(film.opening, "en")
+    assert film.data() == modes.play(modes.settings({"mode": "none"})).data()
