@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from demos import _work, lab
+from demos import _work, density, lab
 from demos._kept import Kept
+from demos._layout import presets_at
 from demos._lesson import read_link
 from demos._trace_note import trace_note
 from demos._uploads import UPLOADS, Ticket, Uploads
@@ -96,6 +97,12 @@ def test_a_file_that_was_sorted_says_so_and_its_command_sorts(tmp_path):
     assert "--sort" in film.picture(film.opening, "en")
     UPLOADS.drop(kept)
     LESSON.forget([kept])
+
+
+def test_an_example_does_not_keep_its_name_for_another_s_file(ticket):
+    own = density.LESSON.settings({"trace": "file", "file": ticket})
+    (box,) = presets_at(density.LESSON, own, "en")
+    assert box.choices[0] == ("agents, tight memory (changed)", "agents")
 
 
 def test_films_of_a_file_go_with_it(ticket):
