@@ -57,7 +57,7 @@ def test_a_picture_is_saved_in_the_theme_shown_and_needs_no_style_sheet(context,
 
 def test_a_table_s_words_are_in_the_picture_and_charts_have_files_of_their_own(context, hub):
     page = context.new_page()
-    page.goto(f"{hub}/lab?step=2")
+    page.goto(f"{hub}/lab?step=1")
     page.wait_for_selector("html:not(.kd-waits) #kd-picture table")
     head = page.locator("#kd-picture th").first.inner_text()
     _, data = saved(page, "picture-svg")

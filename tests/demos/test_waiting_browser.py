@@ -77,8 +77,9 @@ def test_a_preset_whose_values_were_changed_says_so(browser, hub):
     chosen = page.locator("#kd-preset input")
     name = "agents, tight memory"
     assert chosen.input_value() == f"{name} (changed)"
-    page.locator("#kd-budget input").click()
-    page.get_by_role("option", name="16", exact=True).click()
+    budget = page.locator("#kd-budget input[type=number]")
+    budget.fill("16")
+    budget.blur()
     page.wait_for_function("n => document.querySelector('#kd-preset input').value === n", arg=name)
     page.locator("#kd-model input").click()
     page.get_by_role("option", name="kimi-linear-48b", exact=True).click()

@@ -12,7 +12,7 @@ from typing import Any
 from kdalab.lab.request import TraceRequest
 
 #: Ids gathered before they are looked at, at least.
-BATCH = 1 << 20
+BATCH = 1 << 13
 SHOWN = 3
 
 
