@@ -34,6 +34,7 @@ class Room:
         self.page_bytes, self.checkpoint_bytes = page_bytes, checkpoint_bytes
         self.active_bytes = active_bytes
         self.memory = memory
+        self.split = split
         self.state_memory: int | None = None
         if memory is not None and split is not None:
             self.state_memory = int(memory * split / (1 + split))
@@ -67,11 +68,13 @@ class Room:
         state = states * self.checkpoint_bytes + active * self.active_bytes
         if self.memory is None:
             return None
-        if self.state_memory is None:
+        if self.split is None or self.state_memory is None:
             return kv + state if kv + state > self.memory else None
-        share = self.state_memory / self.memory
-        need = max(kv / (1 - share), state / share) if 0 < share < 1 else float("inf")
-        return int(need) + 1 if need > self.memory else None
+        if kv <= self.memory - self.state_memory and state <= self.state_memory:
+            return None
+        # By the ratio, not by the two pools: of a tiny memory one of them has no bytes at all.
+        need = max(kv * (1 + self.split), state * (1 + self.split) / self.split)
+        return max(int(need), self.memory) + 1
 
     def take(self, pages: int, states: int) -> tuple[range, range]:
         """Numbers of so many pages and checkpoints, for which ``short`` was ``NOTHING``."""

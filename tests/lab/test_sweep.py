@@ -13,9 +13,10 @@ import pytest
 from kdalab.errors import KdalabError
 from kdalab.lab import Setup, Trace, replay_setup, synthetic_trace, write_synthetic
 from kdalab.lab.advise import WORTH, advise, score
-from kdalab.lab.cells import advice_rows, failures, sweep_rows
+from kdalab.lab.cells import advice_gain, advice_rows, failures, sweep_rows
 from kdalab.lab.generate import PRESETS, generated_trace
 from kdalab.lab.readers import open_trace
+from kdalab.lab.room import Room
 from kdalab.lab.sweep import GAINS as LAB_GAINS
 from kdalab.lab.sweep import combine, pareto, sweep, write_table
 from kdalab.viz.lab_figures import GAINS as FIGURE_GAINS
@@ -240,3 +241,25 @@ def test_a_dask_cluster_gives_the_rows_that_this_process_gives() -> None:
     assert figures(there) == figures(here)
     assert told == [(n, len(setups)) for n in range(1, len(setups) + 1)]
     assert ran >= len(setups)
+
+
+def test_defaults_that_save_nothing_are_beaten_by_whatever_saves_something() -> None:
+    (a,) = advise(TRACE, Setup(memory=40 << 30), "flops", systems=["SGLang"])
+    assert a.better
+    nothing = replace(a, before={**a.before, "flops_saved": 0, "flops_saved_share": 0.0})
+    assert (nothing.better, nothing.gain) == (True, 0.0)
+    share = f"{a.after['flops_saved_share']:.1%}"
+    assert "save no prefill work" in advice_gain(nothing) and share in advice_gain(nothing)
+    same = replace(a, before=a.after)
+    assert not same.better and advice_gain(same).startswith("No setting")
+    assert json.dumps(replace(a, before={"error": "no room"}).as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("memory, split", [(500, 0.001), (1, 0.9), (2, 1000.0), (1 << 20, 0.9)])
+def test_the_memory_that_a_refusal_names_is_enough_and_less_is_not(
+    memory: int, split: float
+) -> None:
+    need = Room(1_000, 5_000, 7_000, memory, split).largest(3_000, 1, 1)
+    assert need is not None
+    assert Room(1_000, 5_000, 7_000, need, split).largest(3_000, 1, 1) is None
+    assert Room(1_000, 5_000, 7_000, int(need * 0.999), split).largest(3_000, 1, 1) is not None
