@@ -95,8 +95,12 @@ class LabFilm(Film):
 
     def sentence(self, step: int, lang: str) -> str:
         kind, values = self.kinds[step], self._values(step, lang)
-        if kind in ("advice", "defaults") and not gain_of(self._advice(step)):
-            kind = f"{kind}-same"
+        if kind in ("advice", "defaults"):
+            one = self._advice(step)
+            if not one.better:
+                kind = f"{kind}-same"
+            elif kind == "defaults" and not gain_of(one):  # better than nothing: no share of it
+                kind = "defaults-nothing"
         return t(lang, f"lab.step-{kind}", **values)
 
     def tone(self, step: int) -> str:

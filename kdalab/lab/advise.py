@@ -59,9 +59,18 @@ class Advice:
     warnings: tuple[str, ...]
 
     @property
+    def better(self) -> bool:
+        """Does the recommendation serve the objective better than the defaults (or could those not
+        be replayed)?"""
+        return score(self.after, self.objective) > score(self.before, self.objective)
+
+    @property
     def gain(self) -> float:
         """What the objective gains over the defaults, as a share: 0.2 is 20 % less time, or 20 %
-        more work saved. 0 where the defaults have nothing to compare with."""
+        more work saved. 0 where the defaults have nothing to compare with: they cannot be
+        replayed, or save no work at all (``better`` says whether the recommendation does)."""
+        if self.before.get("error"):
+            return 0.0
         old, new = score(self.before, self.objective), score(self.after, self.objective)
         return (new - old) / abs(old) if old else 0.0
 
@@ -69,7 +78,7 @@ class Advice:
         """Ready for JSON."""
         from dataclasses import asdict
 
-        return {**asdict(self), "gain": self.gain}
+        return {**asdict(self), "gain": self.gain, "better": self.better}
 
 
 def score(row: Row, objective: str) -> float:

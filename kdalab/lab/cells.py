@@ -128,10 +128,13 @@ def advice_gain(a: Advice) -> str:
     """What the recommendation gains, in a sentence."""
     if a.before.get("error"):
         return f"The defaults cannot be replayed: {a.before['error']}"
-    if not a.gain:
+    if not a.better:
         return "No setting that was tried serves the objective better than the defaults."
     if a.objective == "ttft":
         return f"The mean time to first token is {a.gain:.1%} shorter than with the defaults."
+    if not a.gain:
+        share = a.after["flops_saved_share"]
+        return f"The defaults save no prefill work; the recommendation saves {share:.1%} of it."
     return f"{a.gain:.1%} more prefill work is saved than with the defaults."
 
 

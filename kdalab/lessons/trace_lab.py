@@ -86,7 +86,7 @@ class LabRun:
     @property
     def worst(self) -> Advice:
         """The system whose defaults lose most against its advice."""
-        return max(self.advice, key=lambda a: a.gain)
+        return max(self.advice, key=lambda a: (a.gain, a.better))
 
 
 def play_lab(
