@@ -18,11 +18,15 @@ from typing import IO, Any, cast
 from kdalab.errors import KdalabError
 from kdalab.lab.readers import READERS, Reader, ReadOptions, open_trace
 from kdalab.lab.readers.agentic import AgenticReader
+from kdalab.lab.readers.source import MAX_RATIO
 from kdalab.lab.request import Report, Trace, TraceRequest, report_of
 
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_LINE_BYTES = 32 << 20
 """Of one line, and of a file that is one JSON document: parsed, it is several times that."""
+RATIO_FROM = 4 << 20
+"""Unpacked bytes from which on a file may be no more than ``MAX_RATIO`` times what was sent. What a
+stranger sends costs the server's time, so it is far less than on a command line."""
 MAX_KEPT_REQUESTS = 20_000
 MAX_KEPT_BLOCKS = 4_000_000
 """What is kept of a longer trace: its beginning. A block's id takes 8 bytes."""
@@ -126,12 +130,12 @@ def _measure(file: Path, heard: Heard) -> None:
     """Look at every byte once, unpacked and not kept.
 
     Raises:
-        KdalabError: there is none, it is no text, it or one of its lines is too long, or it is
-            no complete gzip file.
+        KdalabError: there is none, it is no text, it or one of its lines is too long, it unpacks
+            to far more than it is, or it is no complete gzip file.
     """
     size = line = 0
     begin = b""
-    for chunk in _chunks(file):
+    for chunk, taken in _chunks(file):
         if not size:
             begin = chunk
             _check_text(chunk)
@@ -141,9 +145,16 @@ def _measure(file: Path, heard: Heard) -> None:
                 f"{file} unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB, which is the limit; "
                 "split it, or read it with kdalab lab"
             )
-        first, *others = chunk.split(b"\n")
-        line = line + len(first) if not others else len(others[-1])
-        if max(line, *map(len, others), 0) > MAX_LINE_BYTES:
+        if size > RATIO_FROM and size > MAX_RATIO * taken:
+            raise KdalabError(
+                f"{file} has unpacked to over {RATIO_FROM >> 20} MiB, more than {MAX_RATIO} times "
+                "its size; no trace does"
+            )
+        # Lines within one chunk are no longer than it, which is allowed.
+        first = chunk.find(b"\n")
+        longest = line + (len(chunk) if first < 0 else first)
+        line = longest if first < 0 else len(chunk) - chunk.rfind(b"\n") - 1
+        if longest > MAX_LINE_BYTES:
             raise KdalabError(
                 f"{file} has a line of more than {MAX_LINE_BYTES >> 20} MiB; is this a trace?"
             )
@@ -168,13 +179,14 @@ def _is_document(begin: bytes) -> bool:
     return isinstance(row, dict) and all(name in row for name in AgenticReader.fields)
 
 
-def _chunks(file: Path) -> Iterator[bytes]:
+def _chunks(file: Path) -> Iterator[tuple[bytes, int]]:
+    """(unpacked bytes, how many bytes of the file were taken so far)."""
     try:
         with file.open("rb") as raw:
             packed = raw.peek(2)[:2] == _GZIP or file.suffix == ".gz"
             stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
             while chunk := stream.read(_CHUNK):
-                yield chunk
+                yield chunk, max(1, raw.tell())
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise KdalabError(f"{file} cannot be unpacked or read: {reason}") from error

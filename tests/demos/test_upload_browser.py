@@ -73,7 +73,7 @@ def test_hostile_files_are_refused_in_words_and_leave_nothing(browser, hub, tmp_
     page = opened(browser, f"{hub}/density")
     for number, (content, says) in enumerate(
         [
-            (gzip.compress(b"\n" * (300 << 20), 1), "unpacks to more than 256 MiB"),
+            (gzip.compress(b"\n" * (300 << 20), 1), "unpacked to over 4 MiB, more than 200 times"),
             ("{}".encode("utf-16"), "UTF-16"),
             (b"\x80\x04\x95\x00" + TAG.encode(), "no UTF-8 text"),
             (f"{TAG},Timestamp\n1,2\n".encode(), "has no format that is known"),

@@ -5,13 +5,14 @@ import gzip
 import json
 import pickle
 import random
+import time
 from itertools import accumulate
 
 import pytest
 
 from kdalab.errors import KdalabError
 from kdalab.lab.generate import CHAT, generate, write_jsonl
-from kdalab.lab.readers import ReadOptions, open_trace
+from kdalab.lab.readers import ReadOptions, open_trace, source
 from kdalab.lessons import uploads
 from kdalab.lessons.uploads import plain_name, read_upload
 
@@ -91,6 +92,34 @@ def test_a_bomb_is_measured_only_as_far_as_the_limit(tmp_path, monkeypatch):
     with pytest.raises(KdalabError, match="unpacks to more than 3 MiB"):
         read_upload(bomb, "mine", lambda done, total: heard.append(done))
     assert len(heard) < 5  # of 64 pieces
+
+
+@pytest.mark.parametrize("begin", [b"", LINE.encode() * 20])
+def test_a_bomb_of_blank_lines_costs_next_to_nothing(tmp_path, begin):
+    packed = written(tmp_path, gzip.compress(begin + b"\n" * (60 << 20)), "x.gz")
+    began = time.process_time()
+    with pytest.raises(KdalabError, match="over 4 MiB, more than 200 times its size"):
+        read_upload(packed, "mine")
+    plain = written(tmp_path, begin + b"\r\n" * (15 << 20))
+    with pytest.raises(KdalabError, match="mine has more than 1 MiB of blank lines"):
+        read_upload(plain, "mine")
+    with pytest.raises(KdalabError, match="blank lines"):  # as the commands read it
+        list(open_trace(packed, "mooncake"))
+    assert time.process_time() - began < 5  # a minute, where each line is looked at
+
+
+def test_a_blank_line_after_each_request_is_no_bomb(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "MAX_BLANK_BYTES", 10)
+    found = read_upload(written(tmp_path, (LINE + "\r\n") * 500), "mine")
+    assert len(found.trace.requests) == 500
+
+
+def test_a_reading_is_told_by_bytes_and_not_by_lines(tmp_path):
+    heard = []
+    text = LINE * 20_000
+    assert list(source.lines(written(tmp_path, text), heard.append))[-1][0] == 20_000
+    assert 5 <= len(heard) <= 1 + len(text) // (256 << 10)
+    assert heard == sorted(heard)
 
 
 def test_a_line_and_a_document_have_limits_of_their_own(tmp_path, monkeypatch):

@@ -20,6 +20,11 @@ MAX_RATIO = 200
 #: Below so many unpacked bytes the ratio is not looked at: they fill nothing, and a small trace of
 #: like lines may well pack that tight.
 RATIO_FROM = 64 << 20
+#: Blank lines are passed over one by one, which takes a processor far longer than their bytes are
+#: worth: a file may have so many bytes of them, and one more for every ``TEXT_PER_BLANK`` of text.
+MAX_BLANK_BYTES = 1 << 20
+TEXT_PER_BLANK = 32
+_TELL_BYTES = 256 << 10
 _OTHER_TEXT = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -28,16 +33,19 @@ def lines(file: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator
     """(line number from 1, line) of ``file``.
 
     Args:
-        on_bytes: told, now and then, the position in the file (compressed bytes if gzipped).
+        on_bytes: told, every 256 KiB that were read, the position in the file (compressed bytes
+            if gzipped).
 
     Raises:
-        KdalabError: it cannot be read, a line is too long, or it unpacks to far more than it is.
+        KdalabError: it cannot be read, a line is too long, it unpacks to far more than it is, or
+            too much of it is blank lines.
     """
     try:
         with file.open("rb") as raw:
             packed = raw.peek(2)[:2] == _GZIP_MAGIC or file.suffix == ".gz"
             stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
-            number = size = 0
+            number = size = blank = 0
+            tell = 1
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if number == 1 and (code := _OTHER_TEXT.get(line[:2])):
@@ -50,11 +58,17 @@ def lines(file: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator
                         f"{file}: line {number:,} is longer than {MAX_LINE_BYTES >> 20} MiB; "
                         "is this a JSONL trace?"
                     )
-                if packed:
-                    size += len(line)
-                    _check_ratio(file, size, raw)
-                if on_bytes is not None and number % 64 == 0:
-                    on_bytes(raw.tell())
+                size += len(line)
+                if line.isspace():
+                    blank += len(line)
+                    if blank > MAX_BLANK_BYTES:
+                        _check_blank(file, size, blank)
+                if size >= tell:
+                    tell = size + _TELL_BYTES
+                    if packed:
+                        _check_ratio(file, size, raw)
+                    if on_bytes is not None:
+                        on_bytes(raw.tell())
                 yield number, line
     except KdalabError:
         raise
@@ -106,4 +120,12 @@ def _check_ratio(file: Path, size: int, raw: IO[bytes]) -> None:
         raise KdalabError(
             f"{file} has unpacked to over {RATIO_FROM >> 20} MiB, more than {MAX_RATIO} times its "
             "size; no trace does. Unpack it yourself if you trust it"
+        )
+
+
+def _check_blank(file: Path, size: int, blank: int) -> None:
+    if blank > MAX_BLANK_BYTES + (size - blank) // TEXT_PER_BLANK:
+        raise KdalabError(
+            f"{file} has more than {MAX_BLANK_BYTES >> 20} MiB of blank lines; no trace does. Take "
+            "them out"
         )
