@@ -249,13 +249,15 @@ def test_defaults_that_save_nothing_are_beaten_by_whatever_saves_something() -> 
     nothing = replace(a, before={**a.before, "flops_saved": 0, "flops_saved_share": 0.0})
     assert (nothing.better, nothing.gain) == (True, 0.0)
     share = f"{a.after['flops_saved_share']:.1%}"
-    assert "save no prefill work" in advice_gain(nothing) and share in advice_gain(nothing)
+    assert "save no prefill work" in advice_gain(nothing)
+    assert share in advice_gain(nothing)
     same = replace(a, before=a.after)
-    assert not same.better and advice_gain(same).startswith("No setting")
+    assert not same.better
+    assert advice_gain(same).startswith("No setting")
     assert json.dumps(replace(a, before={"error": "no room"}).as_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize("memory, split", [(500, 0.001), (1, 0.9), (2, 1000.0), (1 << 20, 0.9)])
+@pytest.mark.parametrize(("memory", "split"), [(500, 0.001), (1, 0.9), (2, 1000.0), (1 << 20, 0.9)])
 def test_the_memory_that_a_refusal_names_is_enough_and_less_is_not(
     memory: int, split: float
 ) -> None:
