@@ -62,12 +62,24 @@ MemoryOpt = Annotated[
         "--memory", "--budget", help="For latent KV and states together: 256GiB, unlimited."
     ),
 ]
+#: With 256GiB where neither it nor ``--set`` says.
+LimitedMemoryOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        "--budget",
+        help="For latent KV and states together: 256GiB, unlimited.",
+        show_default="256GiB",
+    ),
+]
 PolicyOpt = Annotated[
     str | None, typer.Option(help="A policy of your own, FILE.py:Class (its code will run).")
 ]
 JobsOpt = Annotated[int, typer.Option(help="Processes; -1 for one a core.", callback=_known_jobs)]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
 
+#: Bytes of memory by default in a command that needs a limit: see ``LimitedMemoryOpt``.
+LIMIT = 256 << 30
 #: Files up to this size are read into memory once; larger ones are streamed at each replay.
 IN_MEMORY = 512 << 20
 
@@ -117,16 +129,33 @@ def build_setup(
     model: str | None = None,
     memory: str | None = None,
     policy: str | None = None,
+    limit: int | None = None,
     **defaults: Any,
 ) -> Setup:
-    """The setup of a command: its defaults, then ``--set``, then the options by name."""
-    from kdalab.lab import Setup
+    """The setup of a command: its defaults, and on top ``--set`` and the options by name, together
+    (one may need the other). ``limit`` is the default memory.
 
-    setup = Setup(**defaults)
-    for text in settings or []:
-        setup = Setup.parse(text, setup)
+    Raises:
+        KdalabError: as ``Setup.parse``: also for a setting that both give, differently.
+    """
+    from kdalab.lab import Setup
+    from kdalab.lab.setup import split_words
+
+    words = [word for text in settings or [] for word in split_words(text)]
     own = {"model": model, "memory": memory, "policy": policy}
-    return Setup.parse([f"{k}={v}" for k, v in own.items() if v is not None], setup)
+    words += [f"{k}={v}" for k, v in own.items() if v is not None]
+    return Setup.parse(words, Setup(memory=limit, **defaults))
+
+
+def set_names(settings: list[str] | None) -> set[str]:
+    """The settings that ``--set`` names.
+
+    Raises:
+        KdalabError: as ``Setup.parse``.
+    """
+    from kdalab.lab.setup import read_word, split_words
+
+    return {read_word(w)[0] for text in settings or [] for w in split_words(text)}
 
 
 def check_writable(path: Path | None, *endings: str) -> None:

@@ -45,16 +45,17 @@ def leaderboard(
     ] = None,
     settings: o.SetOpt = None,
     model: o.ModelOpt = None,
-    memory: o.MemoryOpt = "256GiB",
+    memory: o.LimitedMemoryOpt = None,
     jobs: o.JobsOpt = 1,
     as_json: o.JsonOpt = False,
 ) -> None:
     """Policies of your own and the built-in ones, ranked by the prefill work they save."""
     from kdalab.lab import report_of
     from kdalab.lab.board import leaderboard as rank
+    from kdalab.lab.setup import shown
 
     with o.known_errors():
-        base = o.build_setup(settings, model, memory)
+        base = o.build_setup(settings, model, memory, limit=o.LIMIT)
         named: list[str | None] = list(traces) if traces else [None]
         read = [replace(source, trace=t).read() for t in named]
         with o.progress("replays", quiet=as_json) as show:
@@ -66,7 +67,8 @@ def leaderboard(
     from rich.table import Table
 
     over = f"the mean over {len(read)} traces ranks" if len(read) > 1 else "the most comes first"
-    table = Table(title=f"Share of prefill work saved, {memory}; {over}")
+    within = shown("memory", base.memory)
+    table = Table(title=f"Share of prefill work saved, {within}; {over}")
     for place, name in enumerate(("", "policy", "mean", *(t.name for t in read))):
         table.add_column(name, overflow="fold", justify="left" if place == 1 else "right")
     for place, e in enumerate(entries, 1):

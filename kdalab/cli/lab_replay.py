@@ -86,7 +86,7 @@ _MEANINGS = (
         "on takes the trace's arrival times: requests overlap, hold locks and memory while they "
         "run, and wait for each other. off: one after the other.",
     ),
-    ("speed", "the trace's clock runs so many times faster."),
+    ("speed", "the trace's clock runs so many times faster; 1e-06 or more."),
     ("hardware", "a preset of rates, see below."),
     (
         "prefill_flops, restore_bandwidth, host_bandwidth, network_bandwidth, decode_seconds",

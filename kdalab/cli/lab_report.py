@@ -33,14 +33,14 @@ def report(
     jobs: o.JobsOpt = 1,
     settings: o.SetOpt = None,
     model: o.ModelOpt = None,
-    memory: o.MemoryOpt = "256GiB",
+    memory: o.LimitedMemoryOpt = None,
 ) -> None:
     """Write one HTML page: the trace, an account, a sweep, the advice, and what all rests on."""
     from kdalab.errors import KdalabError
 
     with o.known_errors():
         o.check_writable(out)
-        setup = o.build_setup(settings, model, memory, None, arrivals=True)
+        setup = o.build_setup(settings, model, memory, None, arrivals=True, limit=o.LIMIT)
         requests = source.read()
         html = build_report(requests, setup, budgets, objective, jobs, source.words)
         try:
@@ -79,15 +79,16 @@ def build_report(
         text_html,
     )
 
-    stats = trace_stats(requests)
-    account = replay_setup(requests, setup)
     axes = {"memory": [b.strip() for b in budgets.split(",") if b.strip()]}
     if setup.cache == "radix":
         axes |= {
             "checkpoints": ["leaf", "leaf+branch", "every:4096", "branch-first:8192"],
             "int8": ["off", "on"],
         }
-    rows = sweep(requests, combine(setup, axes)[0], jobs)
+    setups, _ = combine(setup, axes)  # before any work: a mistyped memory is refused here
+    stats = trace_stats(requests)
+    account = replay_setup(requests, setup)
+    rows = sweep(requests, setups, jobs)
     best = pareto(rows, "memory")
     found = advise(requests, setup, objective, jobs=jobs)
     samples = [s._asdict() for s in account.over_time]

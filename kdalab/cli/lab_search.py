@@ -17,21 +17,39 @@ if TYPE_CHECKING:
     from kdalab.lab.sweep import Row
 
 
+#: What a sweep tries where neither an option nor ``--set`` says.
+AXES = {
+    "memory": "64GiB,256GiB,1TiB",
+    "checkpoints": "leaf,leaf+branch,every:4096,branch-first:8192",
+    "retention": "lru",
+    "int8": "off,on",
+}
+
+
 def sweep(
     source: Source,
     budgets: Annotated[
-        str, typer.Option("--budgets", "--memory", help="Memories, with commas.")
-    ] = "64GiB,256GiB,1TiB",
+        str | None,
+        typer.Option(
+            "--budgets", "--memory", help="Memories, with commas.", show_default=AXES["memory"]
+        ),
+    ] = None,
     checkpoints: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Placements, with commas; by default leaf, leaf+branch, every:4096 and "
             "branch-first:8192.",
             show_default=False,
         ),
-    ] = "leaf,leaf+branch,every:4096,branch-first:8192",
-    retention: Annotated[str, typer.Option(help="Retentions, with commas.")] = "lru",
-    int8: Annotated[str, typer.Option(help="INT8 checkpoints: off, on or both.")] = "off,on",
+    ] = None,
+    retention: Annotated[
+        str | None,
+        typer.Option(help="Retentions, with commas.", show_default=AXES["retention"]),
+    ] = None,
+    int8: Annotated[
+        str | None,
+        typer.Option(help="INT8 checkpoints: off, on or both.", show_default=AXES["int8"]),
+    ] = None,
     interval: Annotated[
         str, typer.Option(help="Intervals in tokens, as further placements every:N.")
     ] = "",
@@ -69,12 +87,19 @@ def sweep(
         check_gain(gain, GAINS)
         o.check_writable(out, *TABLES)
         o.check_writable(figure, ".html", ".json")
-        base = o.build_setup(settings, model, None, policy)
-        places = _list(checkpoints) + [f"every:{n}" for n in _list(interval)]
+        given = {
+            "memory": budgets, "checkpoints": checkpoints, "retention": retention, "int8": int8
+        }  # fmt: skip
+        axes = _axes(given, o.set_names(settings))
+        # The base needs a memory too where it divides one.
+        limit = next((m for m in axes.get("memory", []) if m.lower() != "unlimited"), None)
+        base = o.build_setup(settings, model, limit, policy)
+        places = [f"every:{n}" for n in _list(interval)]
+        if places:
+            axes["checkpoints"] = [*axes.get("checkpoints", [base.checkpoints]), *places]
         # Policies of one's own and vLLM's blocks take no placement or INT8; then leave them be.
-        axes = {"memory": _list(budgets)}
-        if base.cache == "radix":
-            axes |= {"checkpoints": places, "retention": _list(retention), "int8": _list(int8)}
+        if base.cache != "radix":
+            axes = {k: v for k, v in axes.items() if k == "memory"}
         for text in grid or []:
             key, equals, values = text.partition("=")
             if not equals:
@@ -102,6 +127,21 @@ def sweep(
         typer.echo(f"left out: {len(impossible) - 3} more")
     o.print_report(report_of(requests))
     _exit_if_none(rows)
+
+
+def _axes(given: dict[str, str | None], fixed: set[str]) -> dict[str, list[str]]:
+    """The values to try of each setting: those given, or those of ``AXES``; a setting that
+    ``--set`` fixes is not varied.
+
+    Raises:
+        KdalabError: given and fixed.
+    """
+    from kdalab.errors import KdalabError
+
+    for key, values in given.items():
+        if values is not None and key in fixed:
+            raise KdalabError(f"{key} is given twice, by -s and as a list {values!r}; give one")
+    return {k: _list(AXES[k] if v is None else v) for k, v in given.items() if k not in fixed}
 
 
 def _exit_if_none(rows: list[Row]) -> None:

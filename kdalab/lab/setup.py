@@ -87,25 +87,8 @@ class Setup:
     policy: str | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise KdalabError(f"{name} = {value!r}; allowed: {', '.join(allowed)}")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise KdalabError(f"{name} = {value}; use {least:g} or more")
-        for name, most in _MOST.items():
-            value = getattr(self, name)
-            if value is not None and not value <= most:
-                raise KdalabError(f"{name} = {value}; use {most:,.0f} or less")
-        for name in ("speed", "prefill_flops"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise KdalabError(f"{name} = {value:g}; use a number above 0")
-        parse_placement(self.checkpoints)
-        check_retention(self.retention)
-        machines.hardware(self.hardware)
+        for name in DEFAULTS:
+            check_value(name, getattr(self, name))
         self._check_together()
 
     def _check_together(self) -> None:
@@ -137,24 +120,18 @@ class Setup:
         """``key=value`` pairs, in one string or several, on top of ``base``.
 
         Raises:
-            KdalabError: an unknown key, or a value that its key does not take.
+            KdalabError: an unknown key, one that is given twice with different values, or a value
+                that its key does not take.
         """
-        if isinstance(text, str):
-            try:
-                words = shlex.split(text)
-            except ValueError as error:
-                raise KdalabError(f"{text!r}: {error}") from None
-        else:
-            words = list(text)
         changes: dict[str, Any] = {}
-        for word in words:
-            name, equals, value = word.partition("=")
-            key = name.strip().replace("-", "_")
-            if not equals or key not in _PARSERS:
+        for word in split_words(text) if isinstance(text, str) else text:
+            key, value = read_word(word)
+            if key in changes and changes[key] != value:
                 raise KdalabError(
-                    f"{word!r} is no setting; use KEY=VALUE with {', '.join(_PARSERS)}"
+                    f"{key} is given twice, as {shown(key, changes[key])} and as "
+                    f"{shown(key, value)}; give one of them"
                 )
-            changes[key] = _PARSERS[key](key, value.strip())
+            changes[key] = value
         return replace(base or cls(), **changes)
 
     def as_dict(self) -> dict[str, Any]:
@@ -207,9 +184,14 @@ _LEAST: dict[str, float] = {
     "memory": 1, "split": 0.001, "host": 0, "write_through": 1, "block": 1, "unit": 1,
     "interval": 0, "kernel_grid": 0, "chunk": 1, "restore_bandwidth": 1, "host_bandwidth": 1,
     "network_bandwidth": 1, "decode_seconds": 0,
+    # Far below any real one, and no time that follows is beyond a float.
+    "speed": 1e-6, "prefill_flops": 1e6,
 }  # fmt: skip
 _MOST: dict[str, float] = {
     "split": 1_000, "speed": 1e9, "prefill_flops": 1e24, "decode_seconds": 1e6,
+}  # fmt: skip
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "checkpoints": parse_placement, "retention": check_retention, "hardware": machines.hardware,
 }  # fmt: skip
 RADIX_ONLY = (
     "checkpoints", "split", "int8", "host", "write_through", "decoded", "pd", "policy",
@@ -284,6 +266,50 @@ _NONE: dict[str, str] = {
     "memory": "unlimited", "split": "off", "block": "auto", "unit": "auto", "interval": "dense",
     "policy": "none", "state_dtype": "model", "kv_dtype": "model",
 }  # fmt: skip
+
+
+def split_words(text: str) -> list[str]:
+    """``KEY=VALUE ...`` as its words, quoted as in a shell.
+
+    Raises:
+        KdalabError: a quote that does not end.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise KdalabError(f"{text!r}: {error}") from None
+
+
+def read_word(word: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` as the key and its value.
+
+    Raises:
+        KdalabError: no such key, or a value that it does not take.
+    """
+    name, equals, value = word.partition("=")
+    key = name.strip().replace("-", "_")
+    if not equals or key not in _PARSERS:
+        raise KdalabError(f"{word!r} is no setting; use KEY=VALUE with {', '.join(_PARSERS)}")
+    return key, _PARSERS[key](key, value.strip())
+
+
+def check_value(name: str, value: Any) -> None:
+    """Refuse a value that no setup could take, whatever its other settings are.
+
+    Raises:
+        KdalabError: an unknown name, or a number out of range.
+    """
+    if (allowed := _CHOICES.get(name)) is not None and value not in allowed:
+        raise KdalabError(f"{name} = {value!r}; allowed: {', '.join(allowed)}")
+    if name in _CHECKS:
+        _CHECKS[name](value)
+    if value is None:
+        return
+    told = f"{value:g}" if isinstance(value, float) else value
+    if (least := _LEAST.get(name)) is not None and not value >= least:
+        raise KdalabError(f"{name} = {told}; use {least:,g} or more")
+    if (most := _MOST.get(name)) is not None and not value <= most:
+        raise KdalabError(f"{name} = {told}; use {most:,.0f} or less")
 
 
 def shown(name: str, value: Any) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 from kdalab.errors import KdalabError
 from kdalab.lab.request import Requests
 from kdalab.lab.run import replay_setup
-from kdalab.lab.setup import Setup
+from kdalab.lab.setup import Setup, check_value, read_word
+from kdalab.spec import resolve_model
 
 Row = dict[str, Any]
 TABLES = (".csv", ".parquet", ".json")
@@ -36,11 +37,16 @@ def combine(base: Setup, grid: Mapping[str, Sequence[str]]) -> tuple[list[Setup]
     each other, in words. Values are text, as in ``Setup.parse``.
 
     Raises:
-        KdalabError: an unknown key or value, or nothing is left.
+        KdalabError: an unknown key, a value that no setup could take, or nothing is left.
     """
     for key, values in grid.items():
         if not values:
             raise KdalabError(f"no value for {key}; give one or more, as {key}=A,B")
+        for value in values:
+            name, read = read_word(f"{key}={value}")
+            check_value(name, read)
+            if name == "model":
+                resolve_model(read)
     found: dict[Setup, None] = {}
     impossible: list[str] = []
     why: set[str] = set()

@@ -248,6 +248,31 @@ def test_a_sweep_in_json_names_what_it_left_out_and_why(trace: Path) -> None:
     ]
 
 
+def test_settings_and_options_are_merged_before_they_are_judged(trace: Path) -> None:
+    for words in (("--memory", "60GiB", "-s", "split=0.5"), ("-s", "split=0.5 memory=60GiB"),
+                  ("-s", "split=0.5", "-s", "memory=60GiB")):  # fmt: skip
+        found = json.loads(call("replay", trace, *words, "--json"))
+        assert found["setup"] == "model=kimi-k3 memory=60GiB split=0.5"
+    out = call("replay", trace, "-s", "memory=8GiB", "--memory", "4GiB", code=2)
+    assert out == "kdalab: memory is given twice, as 8GiB and as 4GiB; give one of them\n"
+    call("replay", trace, "-s", "memory=60GiB", "--memory", "61440MiB")
+
+
+def test_a_sweep_varies_what_it_is_not_told(trace: Path) -> None:
+    words = ("sweep", trace, "--budgets", "60GiB", "--checkpoints", "leaf", "--json")
+    rows = json.loads(call(*words, "-s", "split=0.5 int8=on"))["rows"]
+    assert [(r["memory"], r["split"], r["int8"]) for r in rows] == [(60 << 30, 0.5, True)]
+    assert "memory is given twice" in call(*words, "-s", "memory=8GiB", code=2)
+
+
+@pytest.mark.parametrize(
+    "words", [("--budgets", "8GiB,x"), ("--checkpoints", "leaf,bad"), ("--grid", "chunk=1,2,x")]
+)
+def test_a_mistyped_value_in_a_list_is_refused_at_once(words: tuple[str, str]) -> None:
+    assert call("sweep", "none.jsonl", *words, code=2).startswith("kdalab: ")
+    assert "none.jsonl" not in call("sweep", "none.jsonl", *words, code=2)
+
+
 @pytest.mark.parametrize("words", [("sweep", "--out"), ("sweep", "--figure"), ("report", "--out")])
 def test_what_cannot_be_written_is_refused_before_the_trace_is_read(
     words: tuple[str, str], tmp_path: Path
@@ -404,7 +429,7 @@ def test_the_command_that_advice_prints_gives_what_it_promised(tmp_path: Path) -
 
 def test_a_grid_that_cannot_be_says_what_is_wrong_and_what_is_allowed(trace: Path) -> None:
     out = call("sweep", trace, "--grid", "speed=0", code=2)
-    assert out == "kdalab: no combination is possible; speed = 0; use a number above 0\n"
+    assert out == "kdalab: speed = 0; use 1e-06 or more\n"
     assert "use KEY=A,B,C, as speed=0.5,1" in call("sweep", trace, "--grid", "speed", code=2)
     assert "no value for speed; give one" in call("sweep", trace, "--grid", "speed=", code=2)
 
