@@ -55,17 +55,51 @@ class UnifiedFilm(EngineFilm):
         return head if isinstance(head, ev.Evicted) else None
 
     def _crossing(self, step: int) -> str:
-        """ "to-kv" or "to-state" where a kind gives bytes for the other, else ""."""
+        """ "to-kv": a state goes for an admission that asks for latent pages as well; "to-state":
+        latent pages go for a state; else ""."""
         event = self._evicted(step)
         if event is None:
             return ""
         if event.reason.startswith("latent pages"):
-            return "to-kv" if event.state_bytes else ""
+            return "to-kv" if event.state_bytes and self._admission(step) else ""
         return "to-state" if event.kv_bytes and "slot" in event.reason else ""
 
     def _taken(self, step: int) -> bool:
-        """Whether a request is admitted into bytes that a state gave one step before."""
+        """Whether a request is admitted that did not fit before a state went, one step before."""
         return self.run.steps[step].kind == "Admitted" and self._crossing(step - 1) == "to-kv"
+
+    def _admission(self, step: int) -> ev.Admitted | None:
+        """The admission that the eviction of this step makes room for, if it does."""
+        steps = self.run.steps
+        event = self._evicted(step)
+        later = self.run.events[steps[step].event_index : steps[step].event_index + 1]
+        head = later[0] if later else None
+        fits = event is not None and isinstance(head, ev.Admitted) and head.request == event.request
+        return head if fits and isinstance(head, ev.Admitted) else None
+
+    def _sum(self, evicting: int) -> dict[str, Any]:
+        """What an admission needs, what was free before step ``evicting``, and what it freed.
+
+        ``once`` are bytes that latent pages have after the admission and states had at ``at``.
+        """
+        found, layouts = self.found, self.found.layouts
+        event, admitted = self._evicted(evicting), self._admission(evicting)
+        if event is None or admitted is None:
+            return {}
+        pages = len(admitted.private_pages)
+        size = pages * found.page_bytes
+        state = (1 + len(admitted.spare_slots)) * found.state_bytes
+        before, after = layouts[evicting - 1], layouts[evicting + 1]
+        at = min(range(evicting + 1), key=lambda i: layouts[i].high)
+        return {
+            "pages": pages, "at": at,
+            **{k: format_bytes(v) for k, v in {
+                "size": size, "state": state, "need": size + state,
+                "free": before.gap + before.holes,
+                "freed": event.state_bytes + event.kv_bytes,
+                "once": max(0, after.low - layouts[at].high),
+            }.items()},
+        }  # fmt: skip
 
     def _moved(self, step: int) -> list[ev.Moved]:
         steps = self.run.steps
@@ -94,6 +128,11 @@ class UnifiedFilm(EngineFilm):
         what = "both" if states and pages else "states" if states else "pages"
         given = t(lang, f"unified.what-{what}", **_only(what, states, pages))
         size = format_bytes(event.kv_bytes + event.state_bytes)
+        if need == "pages" and (sums := self._sum(step)):
+            both = {"need": sums["need"], "free": sums["free"]}
+            return t(
+                lang, "unified.evicted-admission", who=event.request, what=given, size=size, **both
+            )
         return t(lang, f"unified.evicted-{need}", who=event.request, what=given, size=size)
 
     def tone(self, step: int) -> str:
@@ -134,12 +173,9 @@ class UnifiedFilm(EngineFilm):
         return why_panel(*parts)
 
     def _because(self, step: int, lang: str) -> str:
-        who, pages = self.run.steps[step].request, 0
-        here = self.run.events[self.run.steps[step - 1].event_index :] if step else ()
-        if self._taken(step) and isinstance(here[0], ev.Admitted):
-            pages = len(here[0].private_pages)
-        size = format_bytes(pages * self.found.page_bytes)
-        return t(lang, self._reason(step), who=who, pages=pages, size=size)
+        who = self.run.steps[step].request
+        sums = self._sum(step - 1 if self._taken(step) else step)
+        return t(lang, self._reason(step), who=who, **sums)
 
     def _sides(self, step: int, lang: str) -> str:
         """What either side has taken or given back in this step, and how much each has now."""
