@@ -1,0 +1,54 @@
+"""A number typed into a control's box runs with Enter, once, and what is old meanwhile looks old."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+_BUSY = "Number(document.body.dataset.kdBusy || 0) > 0"
+
+
+def opened(browser, url):
+    page = browser.new_context(locale="en-US").new_page()
+    page.goto(url)
+    page.wait_for_selector("#kd-picture svg")
+    page.wait_for_timeout(300)
+    return page
+
+
+def test_enter_runs_a_typed_number_once(browser, hub):
+    page = opened(browser, f"{hub}/density")
+    runs = []
+    page.on("request", lambda r: runs.append(r.url) if "/queue/join" in r.url else None)
+    box = page.locator("#kd-budget input[type=number]")
+    box.fill("256")
+    box.press("Enter")
+    query = "document.querySelector('#kd-stepbar [data-query]').dataset.query"
+    page.wait_for_function(f"{query}.includes('budget=256')")
+    page.locator("#kd-why").click()
+    page.wait_for_timeout(600)
+    assert len(runs) == 1, runs
+    page.context.close()
+
+
+def test_the_old_run_is_dim_and_not_to_be_copied_while_a_long_one_goes_on(browser, hub):
+    page = opened(browser, f"{hub}/lab?model=kimi-linear-48b&system=SGLang")
+    copies = page.locator("#kd-picture [data-copy]")
+    assert copies.first.is_visible()
+    box = page.locator("#kd-memory input[type=number]")
+    box.fill("23")
+    box.press("Enter")
+    page.wait_for_function(_BUSY)
+    dim = """() => ['#kd-picture .kd-scroll', '#kd-why', '#kd-plot-0', '#kd-fold-table']
+        .every((s) => getComputedStyle(document.querySelector(s)).opacity < 0.5)"""
+    page.wait_for_function(dim)
+    assert page.evaluate(_BUSY)
+    assert not copies.first.is_visible()
+    page.wait_for_function(f"!({_BUSY})")
+    page.wait_for_function(
+        "getComputedStyle(document.querySelector('#kd-why')).opacity === '1'", timeout=5000
+    )
+    assert copies.first.is_visible()
+    assert "--memory 23" in page.inner_text("#kd-picture")
+    page.context.close()
