@@ -120,7 +120,8 @@ class LabFilm(Film):
         else:
             one = self._advice(step)
             shown = self._shares(step, lang, one)
-            below = _copy_box(t(lang, "lab.flags", system=one.system), flag_lines(one), lang)
+            below = self._partial(lang)
+            below += _copy_box(t(lang, "lab.flags", system=one.system), flag_lines(one), lang)
             below += self._command(lang)
         return f'<div class="kd-scroll">{shown}</div>{below}'
 
@@ -195,6 +196,14 @@ class LabFilm(Film):
             parts += [f'<p class="kd-bad">{esc(say(lang, w))}</p>' for w in warned]
         facts = "".join(f"<li>{esc(say(lang, line))}</li>" for line in held)
         return why_panel(*parts, (t(lang, "lab.assumed"), f"<ul>{facts}</ul>"))
+
+    def _partial(self, lang: str) -> str:
+        """Above the flags: that they rest on a part of the file only, where they do."""
+        if not self._part:
+            return ""
+        total = f"{self.total:,}{'+' if self.more else ''}"
+        text = t(lang, "lab.flags-part", used=self.run.requests, total=total)
+        return f'<p class="kd-bad">{esc(text)}</p>'
 
     def _used(self, lang: str) -> str:
         """Which part of the file this rests on."""
