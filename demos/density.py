@@ -128,7 +128,7 @@ class DensityFilm(Film):
             if stage < 2:
                 text = f"{p.match:,}" if stage else ""
             if kind == "kvonly":
-                text = f"{p.known_share:.1%} - {p.hit_share:.1%}"
+                text = f"{p.known_share:.1%} → {p.hit_share:.1%}"
             rows.append(DensityRow(p.interval, p.restore, p.match, text, p.interval == told))
         words = {k: t(lang, f"density.word-{k}", **values)
                  for k in ("head", "prompt", "restored", "replay", "new", "left")}  # fmt: skip
