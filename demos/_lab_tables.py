@@ -25,19 +25,22 @@ def figure_of(run: LabRun, row: Any, lang: str) -> str:
 
 
 def sweep_table(run: LabRun, lang: str) -> Table:
-    """Every row of the sweep; why one cannot run, where one cannot."""
-    names = ["memory", "checkpoints", "int8", "hit",
+    """Every row of the sweep, those of the Pareto front starred; why one cannot run, where one
+    cannot."""
+    best = {id(row) for row in run.best}
+    names = ["front", "memory", "checkpoints", "int8", "hit",
              "ttft" if run.objective == "ttft" else "saved"]  # fmt: skip
     names += ["error"] * any(r["error"] for r in run.rows)
     columns = tuple(t(lang, f"lab.column-{c}") for c in names)
     rows = tuple(
         (
+            "★" if id(r) in best else "",
             format_bytes(int(r["memory"])),
             str(r["checkpoints"]),
             t(lang, f"lab.int8-{'on' if r['int8'] else 'off'}"),
             "-" if r["error"] else f"{r['hit_rate']:.1%}",
             "-" if r["error"] else figure_of(run, r, lang),
-            say(lang, str(r["error"]))[:160] or "-",
+            say(lang, str(r["error"]))[:160] if r["error"] else "",
         )[: len(columns)]
         for r in run.rows
     )
@@ -59,14 +62,16 @@ def account_table(run: LabRun, lang: str) -> Table:
              "states_written", "states_read_at_least_once", "evicted_states")  # fmt: skip
     rows = tuple((t(lang, f"lab.row-{n}"), int(getattr(a, n))) for n in names)
     columns = (t(lang, "lab.column-what"), t(lang, "lab.column-value"))
-    return Table(t(lang, "lab.table-account"), columns, rows)
+    memory = format_bytes(run.setup.memory or 0)
+    which = {"model": run.setup.model, "memory": memory, "placement": run.setup.checkpoints}
+    return Table(t(lang, "lab.table-account", **which), columns, rows)
 
 
 def bounds_table(run: LabRun, lang: str) -> Table:
     """What is possible in each memory, in tokens."""
     stick_names = ("memory", "ideal", "bound", "unlimited")
     return Table(
-        t(lang, "lab.table-bounds"),
+        t(lang, "lab.table-bounds", requests=run.requests),
         tuple(t(lang, f"lab.column-{c}") for c in stick_names),
         tuple((format_bytes(y.memory), y.kv_only, y.bound, run.known) for y in run.yardsticks),
     )
