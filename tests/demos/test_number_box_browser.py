@@ -1,4 +1,4 @@
-"""A number typed into a control's box runs with Enter, once, and what is old meanwhile looks old."""
+"""A number typed into a box runs with Enter, once, and meanwhile the old run looks old."""
 
 from __future__ import annotations
 
