@@ -166,14 +166,11 @@ def _list(as_json: bool) -> None:
 
 
 def _example(name: str | None, events: bool, as_json: bool) -> None:
-    from rich.console import Console
-
     from kdalab.lessons.both import run_both
 
     if name is None:
         raise KdalabError("give a scenario (--list names them), a trace, or --made-up N")
-    with Console(stderr=True).status("running the scenario both ways", refresh_per_second=1):
-        run = run_both(name)
+    run = run_both(name, on_run=_running)
     if as_json:
         chapters = {"chapters": [asdict(c) for c in run.chapters]}
         typer.echo(json.dumps({**run.comparison.as_dict(), **chapters}, indent=2))
@@ -181,6 +178,12 @@ def _example(name: str | None, events: bool, as_json: bool) -> None:
     show(run.comparison)
     if events:
         _show_chapters(run.chapters)
+
+
+def _running(way: str, run: int, runs: int) -> None:
+    """One line on standard error before an engine begins: on a busy machine a run takes a while."""
+    how = "timed" if run > 1 else "every rule checked after every step"
+    typer.echo(f"run {run} of {runs}: {way} engine, {how}", err=True)
 
 
 def _show_chapters(chapters: Sequence[Chapter]) -> None:
@@ -309,9 +312,10 @@ def show(found: Comparison, made_up: bool = False) -> None:
         for name in ("mean", "median", "p95"):
             each = [format_seconds(getattr(t, name)) for t in times]
             rows.append((f"time to first token, {name}", each))
-            if len(found.radix.first_token_runs) > 1:
+            runs = len(found.radix.first_token_runs)
+            if runs > 1:
                 spread = [_spread([getattr(t, name) for t in w.first_token_runs]) for w in pair]
-                rows.append((f"  in each of {len(found.radix.first_token_runs)} runs", spread))
+                rows.append((f"  the median of {runs} runs, from", spread))
     for name, cells in rows:
         table.add_row(name, *cells)
     console = Console()

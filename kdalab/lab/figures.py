@@ -25,6 +25,15 @@ class FirstToken:
         at = min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))
         return cls(statistics.fmean(ordered), statistics.median(ordered), ordered[at])
 
+    @classmethod
+    def middle(cls, runs: Sequence[FirstToken]) -> FirstToken:
+        """Of several runs, at least one: each figure's own median, so it lies between theirs."""
+        return cls(
+            statistics.median(run.mean for run in runs),
+            statistics.median(run.median for run in runs),
+            statistics.median(run.p95 for run in runs),
+        )
+
 
 @dataclass(slots=True)
 class WayFigures:
@@ -37,7 +46,7 @@ class WayFigures:
     ``held_bytes``, what is held at the end: bytes of no layer, and of KV pages not full.
     ``peak_bytes`` includes the running request. ``further`` counts the requests that this way
     restored further than the other. ``first_token_runs``: where times are measured, those of each
-    run; ``first_token`` takes each request's least.
+    run; ``first_token`` is their median, figure by figure.
     """
 
     way: str
