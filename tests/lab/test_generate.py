@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -144,3 +145,53 @@ def test_turns_are_counted_along_a_conversation() -> None:
     assert (s.added.p50, s.added.max) == (512 + 5, 1024 + 5)
     assert (s.think.p50, s.think.max) == (1.0, 2.0)
     assert (s.branch_at.p10, s.branch_at.max) == (512, 1536)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ({"systems": 1e308}, "systems = 1e+308; use a whole number from 1 to 100,000"),
+        ({"systems": 1.5}, "systems = 1.5; use a whole number"),
+        ({"systems": "3"}, "systems = '3'; use a whole number"),
+        ({"systems": True}, "systems = True; use a whole number"),
+        ({"first": 5}, "first = 5: use [MIDDLE, WIDTH]"),
+        ({"first": ["a", 1]}, "a draw's middle = 'a'; use a number"),
+        (
+            {"first": [5, 1e9]},
+            "width of a lognormal draw = 1000000000.0; use a number from 0 to 10",
+        ),
+        ({"first": [5, 1, []]}, "a draw of kind []; allowed: lognormal, normal"),
+        ({"go_on": [1]}, "use [A, B]"),
+        ({"go_on": [1, 0]}, "go_on = 0; use a number from 0.001"),
+        ({"zipf": float("nan")}, "zipf = nan; use a number from 0 to 20"),
+        ({"common": 500, "most": 400}, "common = 500 tokens leave nothing"),
+    ],
+)
+def test_a_statistic_that_cannot_be_is_named(shape: dict[str, object], said: str) -> None:
+    with pytest.raises(KdalabError) as error:
+        changed("chat-like", shape)
+    assert said in str(error.value)
+
+
+def test_no_prompt_has_more_blocks_than_tokens_even_where_the_systems_are_long() -> None:
+    of = changed("chat-like", {"system": [50_000, 0.1], "most": 4_000})
+    assert all(len(r.blocks) == -(-r.input_tokens // 512) for r in generate(50, of))
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_an_interrupt_leaves_the_file_that_was_there_and_nothing_else(
+    tmp_path: Path, name: str
+) -> None:
+    def interrupted() -> Iterator[TraceRequest]:
+        yield from generate(20, CHAT)
+        raise KeyboardInterrupt
+
+    path = tmp_path / name
+    with pytest.raises(KeyboardInterrupt):
+        write_jsonl(path, interrupted(), 512)
+    assert list(tmp_path.iterdir()) == []
+    write_jsonl(path, generate(5, CHAT), 512)
+    with pytest.raises(KeyboardInterrupt):
+        write_jsonl(path, interrupted(), 512)
+    assert len(open_trace(path).load().requests) == 5
+    assert list(tmp_path.iterdir()) == [path]
