@@ -49,7 +49,9 @@ BlockOpt = Annotated[
     int | None, typer.Option(min=1, help="Tokens a block, where the trace does not say.")
 ]
 ShareOpt = Annotated[str, typer.Option(help="What sessions with local ids share: preamble, none.")]
-GapOpt = Annotated[float, typer.Option(help="Seconds between sessions that have no clock.")]
+GapOpt = Annotated[
+    float, typer.Option(min=0, max=1e9, help="Seconds between sessions that have no clock.")
+]
 SortOpt = Annotated[bool, typer.Option("--sort", help="Sort by arrival first (in memory).")]
 SetOpt = Annotated[
     list[str] | None,

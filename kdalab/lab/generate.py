@@ -148,11 +148,11 @@ def generated_trace(n: int, of: Shape, seed: int = 0, name: str = "made up") -> 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[TextIO]:
     """A file that has its name only once it is whole; what is no file (a pipe) is written as is."""
-    file = path.resolve()  # a link stays one
-    if file.exists() and not file.is_file():
-        with file.open("wb") as raw, _text(raw, path) as out:
+    if path.exists() and not path.is_file():
+        with path.open("wb") as raw, _text(raw, path) as out:
             yield out
         return
+    file = path.resolve()  # a link stays one
     part = file.with_name(f".{file.name[:80]}.{os.getpid()}.part")
     try:
         with part.open("wb") as raw, _text(raw, path) as out:

@@ -452,3 +452,4 @@ def test_a_source_says_how_it_is_typed() -> None:
     )
     assert Source(made_up="chat-like:9", seed=3).words == "--made-up chat-like:9 --seed 3"
     assert Source("t").words == "t"
+    assert Source("-dash.jsonl").words == "./-dash.jsonl"

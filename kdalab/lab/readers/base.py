@@ -60,8 +60,10 @@ class ReadOptions:
             raise KdalabError(f"blocks of {self.block_tokens:,} tokens; use 1 to {1 << 20:,}")
         if self.share not in SHARING:
             raise KdalabError(f"sharing {self.share!r}; allowed: {', '.join(SHARING)}")
-        if not 0 <= self.gap_ms < 1e12:
-            raise KdalabError(f"sessions {self.gap_ms} ms apart; use 0 or more")
+        if not 0 <= self.gap_ms <= 1e12:
+            raise KdalabError(
+                f"sessions {self.gap_ms / 1000:g} s apart; use 0 to 1,000,000,000 seconds"
+            )
 
 
 class BadLineError(Exception):
