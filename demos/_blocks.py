@@ -7,6 +7,8 @@ from typing import Any
 
 import gradio as gr
 
+from demos import _spool
+
 
 class App(gr.Blocks):
     """``gr.Blocks`` whose named endpoints say what they take.
@@ -14,6 +16,10 @@ class App(gr.Blocks):
     Gradio checks how many values arrived where no function of ours runs yet, and tells the caller
     of a named endpoint nothing at all.
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        _spool.open_folder()  # before any component, which all remember where files lie
+        super().__init__(*args, **options)
 
     def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
         """As Gradio's; a wrong number of values for a named endpoint is a message.

@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from demos import _page, _work
+from demos import _page, _spool, _work
 from demos._controls import Choice, Settings
 from demos._lesson import Lesson, guard, told
 from demos._text import t
@@ -29,6 +29,7 @@ def _file(limit: int, **options: Any) -> gr.File:
     Never updated with another gr.File, which would bring that way back: so its label is the same
     in every language.
     """
+    _spool.keep_apart()
     file = gr.File(
         label=f"{ENDINGS}: ≤ {format_bytes(limit)}", file_count="single", type="filepath", **options
     )
@@ -90,6 +91,8 @@ def read(control: Upload, path: str, visit: str) -> Any:
         KdalabError: it is too large, gone, or refused by the control's reader.
     """
     file = Path(path)
+    if file.is_dir():
+        raise KdalabError("the path is a folder; upload a file and give the path that was answered")
     try:
         size = file.stat().st_size
         if size > control.limit:
@@ -105,9 +108,7 @@ def read(control: Upload, path: str, visit: str) -> Any:
     except FileNotFoundError:
         raise KdalabError("the file is gone before it was read; upload it again") from None
     finally:
-        file.unlink(missing_ok=True)
-        if not any(file.parent.iterdir() if file.parent.is_dir() else ()):
-            file.parent.rmdir()
+        _spool.delete(file)
 
 
 def wire(

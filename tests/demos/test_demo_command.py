@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -172,6 +174,7 @@ def test_the_command_opens_the_page_and_prints_its_address():
     port = free_port()
     command = [sys.executable, "-m", "kdalab.cli.main", "demo", "restore", "--port", str(port)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    environment.pop("GRADIO_TEMP_DIR", None)
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         line = running.stdout.readline()
@@ -185,7 +188,23 @@ def test_the_command_opens_the_page_and_prints_its_address():
             except OSError:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
+        unread = [upload(port), upload(port)]
+        assert unread[0] != unread[1]
+        assert all(path.exists() for path in unread)
     finally:
         # Not SIGINT: a process started in the background of a shell has it ignored.
         running.terminate()
         running.wait(timeout=60)
+    assert not unread[0].parent.parent.exists()
+
+
+def upload(port):
+    """Send a file that nothing will read; where the server put it."""
+    head = 'Content-Disposition: form-data; name="files"; filename="a.jsonl"'
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/gradio_api/upload",
+        f"--x\r\n{head}\r\n\r\nthe same\r\n--x--\r\n".encode(),
+        {"Content-Type": "multipart/form-data; boundary=x"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return Path(json.load(answer)[0])

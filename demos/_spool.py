@@ -1,0 +1,68 @@
+"""Where files lie between their upload and their reading."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from gradio import route_utils
+from gradio.utils import get_upload_folder
+
+
+class _ApartFile(route_utils.GradioUploadFile):
+    """An upload whose folder no other upload shares.
+
+    Gradio names the folder by the hash of the content, so that two visitors who send the same file
+    under the same name are answered one path, and whoever's is read and deleted first takes it from
+    the other. A hash that began with something random is as good a name.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sha.update(secrets.token_bytes(32))
+
+
+def keep_apart() -> None:
+    """From now on every upload of this process has a path of its own."""
+    route_utils.GradioUploadFile = _ApartFile  # type: ignore[misc]
+
+
+def open_folder() -> None:
+    """Give this process a folder of its own for uploads, which goes when the process ends, by
+    SIGTERM too; a folder that the user named in GRADIO_TEMP_DIR is used, and left, as it is."""
+    if os.environ.get("GRADIO_TEMP_DIR"):
+        return
+    folder, owner = tempfile.mkdtemp(prefix="kdalab-demo-"), os.getpid()
+    os.environ["GRADIO_TEMP_DIR"] = folder
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked process has no say in it
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+
+    def terminated(number: int, frame: Any) -> None:
+        remove()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    # Whoever handles the signal already ends the process in order, and atexit comes to its turn.
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminated)
+
+
+def delete(file: Path) -> None:
+    """Delete an upload, and the folder that was made for it; gone already is fine."""
+    file.unlink(missing_ok=True)
+    if file.parent != Path(get_upload_folder()):
+        with contextlib.suppress(OSError):  # gone, or another file is in it
+            file.parent.rmdir()

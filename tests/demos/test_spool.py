@@ -1,0 +1,95 @@
+"""Uploaded files: each visitor's apart, and none left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from gradio_client import Client, handle_file
+
+from demos import _file, _spool
+from demos._blocks import App
+from demos._controls import Choice
+from demos._uploads import UPLOADS, Upload
+from kdalab.errors import KdalabError
+
+CONTROL = Upload("file", 1 << 20, lambda file, name, heard: file.read_text(), str, "trace")
+LESSON = SimpleNamespace(
+    slug="x", row=(Choice("trace", ("a",), "a", own="own"),), forget=lambda tickets: None
+)
+
+
+@pytest.fixture(scope="module")
+def served():
+    """A page with nothing but a file's endpoint, which answers the file's text."""
+    with App() as page:
+        _file.add_endpoint(LESSON, CONTROL, lambda given: {"text": UPLOADS.get(given["file"])})
+    _, url, _ = page.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
+    yield url
+    page.close(verbose=False)
+
+
+def test_visitors_who_send_the_same_file_do_not_take_it_from_each_other(served, tmp_path):
+    file = tmp_path / "same.txt"
+    file.write_text("the same")
+
+    def ask(client):
+        return client.predict(handle_file(file), {}, api_name="/x_file")
+
+    with ThreadPoolExecutor(8) as pool:
+        clients = list(pool.map(lambda _: Client(served, verbose=False), range(8)))
+        assert list(pool.map(ask, clients)) == [{"text": "the same"}] * 8
+    folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    assert not [p for p in folder.rglob("*") if p.is_file()]
+
+
+def test_the_folder_of_uploads_is_no_file(served):
+    with App():
+        folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    (folder / "a").mkdir(exist_ok=True)
+    for path in (folder, folder / "a"):
+        with pytest.raises(KdalabError, match="the path is a folder"):
+            _file.read(CONTROL, str(path), "v")
+        assert path.is_dir()
+    file = folder / "loose"
+    file.write_text("x")
+    _spool.delete(file)
+    _spool.delete(file)
+    assert folder.is_dir()
+
+
+SERVE = """
+import os, sys, time
+from demos import _spool
+_spool.open_folder()
+folder = os.environ["GRADIO_TEMP_DIR"]
+open(os.path.join(folder, "unread"), "w").close()
+print(folder, flush=True)
+time.sleep(0 if sys.argv[1] == "ends" else 60)
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("ends", 0), ("terminated", -15)])
+def test_the_folder_goes_with_the_process(how, code):
+    command = [sys.executable, "-c", SERVE, how]
+    plain = {k: v for k, v in os.environ.items() if k != "GRADIO_TEMP_DIR"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=plain) as running:
+        folder = Path(running.stdout.readline().strip())
+        if how == "terminated":
+            assert (folder / "unread").exists()
+            running.terminate()
+        assert running.wait(timeout=30) == code
+    assert folder.name.startswith("kdalab-demo-")
+    assert not folder.exists()
+
+
+def test_a_folder_that_the_user_named_stays(tmp_path):
+    command = [sys.executable, "-c", SERVE, "ends"]
+    own = os.environ | {"GRADIO_TEMP_DIR": str(tmp_path)}
+    subprocess.run(command, env=own, check=True, timeout=30)
+    assert (tmp_path / "unread").exists()
