@@ -20,6 +20,14 @@ from kdalab.units import format_bytes
 _QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
+ENDPOINT_REQUESTS = 2500
+ENDPOINT_SECONDS = 60.0
+"""Most requests and seconds of a run that a script asked for. Whether its caller still waits is not
+known here, so it may not take long, and keeps only other scripts waiting."""
+
+_WAITING = 7
+_LINE = _work.Line(_WAITING)
+
 ENDINGS = ".jsonl, .jsonl.gz, .json, .csv"
 
 
@@ -177,17 +185,43 @@ def add_endpoint(lesson: Lesson, control: Upload, numbers: Callable[..., Any]) -
     def of_file(http: gr.Request, path: str | None, given: Any) -> Any:
         if path is None:
             raise gr.Error("file: upload one", print_exception=False)
-        ticket = told(read, control, path, str(http.session_hash))
+        return told(answered, path, given, str(http.session_hash))
+
+    def answered(path: str, given: Any, visit: str) -> Any:
+        ticket = ""
         try:
-            own = {control.key: ticket, control.choice: _own(lesson, control)}
-            return numbers(given | own if isinstance(given, dict) else given)
+            with _LINE.turn(), _work.working(visit, _work.Work("en", seconds=ENDPOINT_SECONDS)):
+                _check_requests(given)
+                ticket = read(control, path, visit)
+                own = {control.key: ticket, control.choice: _own(lesson, control)}
+                return numbers(given | own if isinstance(given, dict) else given)
+        except _work.TimeUpError:
+            raise KdalabError(
+                f"this took more than {ENDPOINT_SECONDS:.0f} seconds and was stopped; ask for "
+                "fewer requests, or use kdalab lab"
+            ) from None
+        except _work.StoppedError:
+            raise KdalabError("a newer call of yours stopped this one") from None
         finally:
             _drop(lesson, ticket)
+            _spool.delete(Path(path))
 
     go.click(
         of_file, [file, settings], answer, api_name=f"{lesson.slug}_file",
-        concurrency_id=lesson.slug, concurrency_limit=2,
+        concurrency_id="files", concurrency_limit=_WAITING + 2,
     )  # fmt: skip
+
+
+def _check_requests(given: Any) -> None:
+    try:
+        asked = float(given["requests"])
+    except (KeyError, TypeError, ValueError):
+        return  # none, or one that the lesson refuses
+    if asked > ENDPOINT_REQUESTS:
+        raise KdalabError(
+            f"{asked:,.0f} requests; this call takes {ENDPOINT_REQUESTS:,} at most. Use kdalab lab "
+            "for more"
+        )
 
 
 def _own(lesson: Lesson, control: Upload) -> str:

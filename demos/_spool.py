@@ -61,7 +61,10 @@ def open_folder() -> None:
 
 
 def delete(file: Path) -> None:
-    """Delete an upload, and the folder that was made for it; gone already is fine."""
+    """Delete an upload, and the folder that was made for it; gone already is fine, and what is a
+    folder itself stays."""
+    if file.is_dir():
+        return
     file.unlink(missing_ok=True)
     if file.parent != Path(get_upload_folder()):
         with contextlib.suppress(OSError):  # gone, or another file is in it

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import gradio as gr
 
-from demos import _page
+from demos import _page, _work
 from demos._controls import Choice, Number, Settings, Switches
 from demos._film import Film, why_panel
 from demos._lesson import Lesson
@@ -220,11 +220,15 @@ def _replays(read: UploadedTrace, count: int, model: str) -> DensityReplays:
     with _own_lock:
         kept = _own.setdefault(read, OrderedDict())
         if (count, model) not in kept:
-            kept[count, model] = DensityReplays(read.first(count), preset(model))
+            kept[count, model] = DensityReplays(read.first(count), preset(model), _next_replay)
         kept.move_to_end((count, model))
         while len(kept) > MAX_REPLAYED:
             kept.popitem(last=False)
         return kept[count, model]
+
+
+def _next_replay() -> None:
+    _work.at("density.at-replay", 0)
 
 
 LESSON = Lesson(

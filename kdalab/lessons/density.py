@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import RLock
@@ -139,12 +139,15 @@ class DensityReplays:
 
     Args:
         trace: of at least one request.
+        begin: called before each replay; what it raises ends the run, and leaves what is made.
     """
 
     BUDGETS = 4
 
-    def __init__(self, trace: Trace, spec: ModelSpec) -> None:
-        self.live = LiveReplay(trace, spec)
+    def __init__(
+        self, trace: Trace, spec: ModelSpec, begin: Callable[[], None] = lambda: None
+    ) -> None:
+        self.live, self._begin = LiveReplay(trace, spec), begin
         block = self.live.block
         fitting = tuple(i for i in INTERVALS if i % block == 0)
         self.intervals = fitting if len(fitting) > 3 else tuple(block << n for n in range(8))
@@ -183,6 +186,7 @@ class DensityReplays:
         return self._replayed(interval, budget)
 
     def _replayed(self, interval: int, budget: int | None) -> _Replayed:
+        self._begin()
         restored: list[int] = []
         known: list[int] = []
         result = self.live.run(parse_placement(f"every:{interval}"), budget, restored, known)

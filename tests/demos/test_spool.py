@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +14,14 @@ from types import SimpleNamespace
 import pytest
 from gradio_client import Client, handle_file
 
-from demos import _file, _spool
+from demos import _file, _spool, _work
 from demos._blocks import App
 from demos._controls import Choice
 from demos._uploads import UPLOADS, Upload
 from kdalab.errors import KdalabError
 
-CONTROL = Upload("file", 1 << 20, lambda file, name, heard: file.read_text(), str, "trace")
+READ = [lambda file, name, heard: file.read_text()]
+CONTROL = Upload("file", 1 << 20, lambda *given: READ[0](*given), str, "trace")
 LESSON = SimpleNamespace(
     slug="x", row=(Choice("trace", ("a",), "a", own="own"),), forget=lambda tickets: None
 )
@@ -61,6 +64,42 @@ def test_the_folder_of_uploads_is_no_file(served):
     _spool.delete(file)
     _spool.delete(file)
     assert folder.is_dir()
+
+
+def test_a_run_for_a_script_has_an_end_and_few_may_wait_for_it(served, tmp_path, monkeypatch):
+    def endless(file, name, heard):
+        running.set()
+        while True:
+            time.sleep(0.01)
+            heard(1, 2)
+
+    file = tmp_path / "long.txt"
+    file.write_text("long")
+    running = threading.Event()
+    monkeypatch.setattr(_file, "ENDPOINT_SECONDS", 1.5)
+    monkeypatch.setattr(_file, "_LINE", _work.Line(waiting=1))
+    was = READ[0]
+    READ[0] = endless
+
+    def ask(client):
+        return client.predict(handle_file(file), {}, api_name="/x_file")
+
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            clients = [Client(served, verbose=False) for _ in range(4)]
+            first = pool.submit(ask, clients[0])
+            assert running.wait(20)
+            others = [pool.submit(ask, one) for one in clients[1:3]]
+            said = sorted(str(one.exception(20)) for one in (first, *others))
+        assert "busy with other files" in said[0] + said[-1]
+        assert sum("took more than 2 seconds and was stopped" in one for one in said) == 2
+    finally:
+        READ[0] = was
+    assert ask(clients[3]) == {"text": "long"}
+    with pytest.raises(Exception, match="5,000 requests; this call takes 2,500 at most"):
+        clients[3].predict(handle_file(file), {"requests": "5000"}, api_name="/x_file")
+    folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    assert not list(folder.rglob("long.txt"))
 
 
 SERVE = """
