@@ -112,7 +112,8 @@ def read(control: Upload, path: str, visit: str) -> Any:
         def heard(done: int, total: int) -> None:
             _work.at("common.reading", done, total)
 
-        return UPLOADS.keep(visit, control.read(file, file.name, heard))
+        found = control.read(file, file.name, heard)
+        return UPLOADS.keep(visit, found, getattr(found, "kept_bytes", size))
     except FileNotFoundError:
         raise KdalabError("the file is gone before it was read; upload it again") from None
     finally:

@@ -18,8 +18,10 @@ import gradio as gr
 
 from kdalab.errors import KdalabError
 
-MAX_KEPT = 8
-"""Files of all visitors together; the one used longest ago goes first."""
+MAX_KEPT = 64
+MAX_KEPT_BYTES = 512 << 20
+"""Files of all visitors together, one of each, and their bytes in memory; the one used longest ago
+goes first."""
 
 
 class Ticket(str):
@@ -29,20 +31,31 @@ class Ticket(str):
 
 
 class Uploads:
-    """Files by their tickets."""
+    """Files by their tickets, no more than ``most`` and ``most_bytes``; the newest is kept even
+    where it alone is more."""
 
-    def __init__(self, most: int = MAX_KEPT) -> None:
-        self._most, self._lock = most, threading.Lock()
+    def __init__(self, most: int = MAX_KEPT, most_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._most, self._most_bytes, self._lock = most, most_bytes, threading.Lock()
         self._kept: OrderedDict[Ticket, tuple[str, Any]] = OrderedDict()
+        self._bytes: dict[Ticket, int] = {}
 
-    def keep(self, visit: str, thing: Any) -> Ticket:
-        """Keep a visitor's file until it is dropped, the visitor leaves, or others need room."""
+    def keep(self, visit: str, thing: Any, size: int = 0) -> Ticket:
+        """Keep a visitor's file of ``size`` bytes until the visitor brings another one, it is
+        dropped, the visitor leaves, or others need room."""
         ticket = Ticket(secrets.token_urlsafe(16))
         with self._lock:
-            self._kept[ticket] = (visit, thing)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            for older in [known for known, (whose, _) in self._kept.items() if whose == visit]:
+                self._forget(older)
+            self._kept[ticket], self._bytes[ticket] = (visit, thing), size
+            while len(self._kept) > 1 and (
+                len(self._kept) > self._most or sum(self._bytes.values()) > self._most_bytes
+            ):
+                self._forget(next(iter(self._kept)))
         return ticket
+
+    def _forget(self, ticket: Ticket) -> None:
+        self._kept.pop(ticket, None)
+        self._bytes.pop(ticket, None)
 
     def get(self, ticket: str) -> Any:
         """The file.
@@ -68,14 +81,14 @@ class Uploads:
     def drop(self, ticket: str) -> None:
         """Forget a file; one that is gone already is fine."""
         with self._lock:
-            self._kept.pop(Ticket(ticket), None)
+            self._forget(Ticket(ticket))
 
     def leave(self, visit: str) -> list[Ticket]:
         """Forget what a visitor brought; the tickets that are void now."""
         with self._lock:
             gone = [ticket for ticket, (whose, _) in self._kept.items() if whose == visit]
             for ticket in gone:
-                del self._kept[ticket]
+                self._forget(ticket)
         return gone
 
 

@@ -31,6 +31,7 @@ MAX_KEPT_REQUESTS = 20_000
 MAX_KEPT_BLOCKS = 4_000_000
 """What is kept of a longer trace: its beginning. A block's id takes 8 bytes."""
 
+_REQUEST_BYTES = 512
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -49,6 +50,13 @@ class UploadedTrace:
     more: bool
     report: Report
     back: int = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what it takes in memory: 8 bytes a block id, and the requests around them."""
+        requests = self.trace.requests
+        blocks = sum(len(r.blocks) + len(r.decoded) for r in requests)
+        return 8 * blocks + _REQUEST_BYTES * len(requests)
 
     def first(self, count: int) -> Trace:
         """The trace of the first ``count`` requests, or of all that there are."""

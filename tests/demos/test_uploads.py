@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 
 import pytest
 
@@ -52,6 +53,32 @@ def test_a_file_is_one_visitor_s_and_goes_when_the_visitor_leaves():
     files.drop(yours)
     files.drop(yours)
     assert not files.has(yours)
+
+
+def test_no_visitor_pushes_out_the_others_files():
+    files = Uploads(most=3, most_bytes=100)
+    mine = files.keep("me", 1, 40)
+    for n in range(20):
+        last = files.keep("you", n, 50)
+    assert (files.get(mine), files.get(last)) == (1, 19)
+    assert len(files._kept) == 2
+    third = files.keep("third", 3, 20)  # over the bytes, and mine was used longest ago
+    assert [files.has(one) for one in (mine, last, third)] == [False, True, True]
+    large = files.keep("third", 4, 1000)  # the newest stays
+    assert [files.has(one) for one in (last, third, large)] == [False, False, True]
+    files.drop(large)
+    assert not files._bytes
+
+
+def test_the_bytes_of_a_file_in_memory_are_close_to_what_is_counted(tmp_path):
+    file = tmp_path / "x.jsonl"
+    write_jsonl(file, generate(2000, CHAT), 512)
+    read_upload(file, "warm")
+    tracemalloc.start()
+    read = read_upload(file, "x")
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held / 2 < read.kept_bytes < held * 2
 
 
 def test_a_text_is_no_ticket_even_with_the_same_letters(ticket):
@@ -180,6 +207,6 @@ def test_who_waits_for_a_run_that_its_visitor_stopped_makes_it_anew():
 
 def test_a_ticket_cannot_be_guessed():
     files = Uploads()
-    tickets = {files.keep("v", n) for n in range(8)}
+    tickets = {files.keep(f"v{n}", n) for n in range(8)}
     assert len(tickets) == 8
     assert all(isinstance(x, Ticket) and len(x) >= 20 for x in tickets)
