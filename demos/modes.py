@@ -28,7 +28,7 @@ _TONES = {
     "hit": "restore", "known": "restore", "miss": "restore", "done": "finish",
     "done-none": "finish", "broken": "evict", "chunk-tail": "snapshot",
     "chunk-junction": "snapshot", "chunk-last": "snapshot", "chunk-all": "snapshot",
-    "end-all": "snapshot",
+    "end-all": "snapshot", "chunk-all-thinned": "snapshot", "end-all-thinned": "snapshot",
 }  # fmt: skip
 
 
@@ -78,9 +78,10 @@ class ModesFilm(Film):
             ),
         ]  # fmt: skip
         unit = MODE_UNIT if run.mode == "align" else MODE_BLOCK
+        known = {"B": run.shared, "C": run.shared, "D": run.results[0].tokens}
         shown = lanes_svg(
             prompts, lanes, unit=unit,
-            same=run.shared // unit if act.request in "BC" else 0,
+            same=known.get(act.request, 0) // unit,
             unit_name=t(lang, "modes.units", unit=unit),
             flag=act.restore if act.restore else None,
             flag_name=t(lang, "modes.flag"),
@@ -152,11 +153,13 @@ def film(settings: Settings) -> Film:
     """The film of one setting; mode none has no state with a name that could be wrong."""
     s = settings
     shared = max(1, s["tokens"] * s["shared"] // 100)
+    # All stores a state at every block, and nothing that it stores goes unless somebody says so.
+    dense = s["retention"] == "dense" or (s["retention"] == "mode" and s["mode"] == "all")
     broken = "through" in s["breaks"]
     idle = broken and s["mode"] == "none"
     return ModesFilm(
         play_modes(
-            s["mode"], s["budget"], s["tokens"], shared, s["retention"] == "dense",
+            s["mode"], s["budget"], s["tokens"], shared, dense,
             broken and not idle,
         ),
         idle,
@@ -168,7 +171,7 @@ LESSON = Lesson(
     group="vllm",
     controls=(
         Choice("mode", ("align", "all", "none"), "align", width=210),
-        Choice("retention", ("reachable", "dense"), "reachable", width=210),
+        Choice("retention", ("mode", "reachable", "dense"), "mode", width=210),
         Number("budget", 64, 2048, 512, 64),
         Number("tokens", 300, 2000, 1000, 10),
         Number("shared", 10, 90, 60, 5),

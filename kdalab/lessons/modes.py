@@ -122,7 +122,7 @@ def play_modes(
 
 class _Player:
     def __init__(self, mode: CacheMode, budget: int, tokens: int, shared: int, dense: bool) -> None:
-        self.mode, self.budget = mode, budget
+        self.mode, self.budget, self.dense, self.shared = mode, budget, dense, shared
         block = MODE_BLOCK
         unit = MODE_UNIT if mode is CacheMode.ALIGN else None
         turn = block // 2
@@ -156,7 +156,8 @@ class _Player:
         marks = self._marks(stops.tail, stops.junction, stops.last, lookup.restore)
         facts: dict[str, object] = {
             "who": name, "tokens": n, "match": lookup.token_match, "restore": lookup.restore,
-            "junction": stops.junction, "replay": lookup.replay,
+            "junction": stops.junction, "replay": lookup.replay, "shared": self.shared,
+            "same": self.shared // cache.sizes.unit * cache.sizes.unit,
         }  # fmt: skip
         kind = "miss"
         if lookup.restore:
@@ -179,6 +180,8 @@ class _Player:
             kind = f"chunk-{reason}" if self.mode is CacheMode.ALIGN else f"chunk-{self.mode}"
             if self.mode is not CacheMode.ALIGN and end == n:
                 kind = f"end-{self.mode}"
+            if self.mode is CacheMode.ALL and not self.dense:
+                kind += "-thinned"  # stored by the kernel, and given no name by the retention
             self._say(kind, name, values, end, lookup.restore, marks, ends, new)
         cache.release(lease)
         states = known(cache, 1, chain)

@@ -61,3 +61,16 @@ def test_an_older_state_under_a_boundarys_key_is_refused_twice():
 def test_a_share_as_long_as_the_prompt_is_refused():
     with pytest.raises(KdalabError, match="use 1 to 999"):
         play_modes("align", 512, 1000, 1000)
+
+
+def test_all_says_what_retention_leaves_of_what_the_kernel_stores():
+    run = play_modes("all", 512, 1000, 600, dense=False)
+    first, end = (a for a in run.acts if a.request == "A" and "thinned" in a.kind)
+    assert (first.values["states"], end.values["states"]) == ("-", "768")
+    assert not any("thinned" in a.kind for a in play_modes("all", 512, 1000, 600).acts)
+
+
+def test_the_junction_is_the_known_kv_floored_and_not_where_the_text_parts():
+    act = next(a for a in play_modes("align", 512, 1000, 600, False).acts if a.kind == "known")
+    v = act.values
+    assert (v["shared"], v["same"], v["match"], v["junction"]) == (600, 576, 512, 512)
