@@ -12,6 +12,7 @@ import numpy as np
 from demos._film import Film
 from demos._lesson import Lesson
 from kdalab.engine import events as ev
+from kdalab.engine.strategy import held_slots, parse_strategy
 from kdalab.units import format_bytes
 
 Values = dict[str, Any]
@@ -147,6 +148,8 @@ def _donate(film: Any) -> Values:
         "copied": ledgers[at].bytes_copied - ledgers[at - 1].bytes_copied,
         "state": format_bytes(film.run.checkpoint_bytes),
         "slot": next(e.slot for e in film.run.events if isinstance(e, ev.Donated)),
+        "own": film.found.held, "spares": film.found.held - 1,
+        "copy": held_slots(parse_strategy("copy")),
     }  # fmt: skip
 
 
@@ -176,7 +179,8 @@ def _partial(film: Any) -> Values:
     data = film.data()
     return {
         "shared": data["shared"], "block": data["sizes"]["scheduler"], "restore": data["restore"],
-        "replay": data["shared"] - data["restore"],
+        "replay": data["shared"] - data["restore"], "unit": film.fine.sizes.unit,
+        "fine": film.fine.lookup.restore,
     }  # fmt: skip
 
 
@@ -230,6 +234,12 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
+def _posed(film: Any, step: int, lang: str) -> str:
+    """The picture as far as the step: its history may not give the answer away."""
+    shown: str = film.posed(step, lang)
+    return shown
+
+
 STOPS: tuple[Stop, ...] = (
     Stop("state", "state", ("all", "none", "last"), _state,
          lambda v: {v["pairs"]: "all", 1: "last"}.get(v["exact"], "none"),
@@ -245,16 +255,17 @@ STOPS: tuple[Stop, ...] = (
     Stop("cow", "sharing", ("fine", "refuse", "poison"), _cow,
          lambda v: "poison" if v["wrong"] else "fine",
          after=lambda f: f.opening, before=lambda f: f.first_of("Admitted", request="B"),
-         given={"breaks": ("cow",)}),
+         given={"breaks": ("cow",)}, pose=_posed),
     Stop("donate", "sharing", ("nothing", "whole", "rows"), _donate,
          lambda v: "whole" if v["copied"] else "nothing",
-         after=_given, before=lambda f: _given(f) - 1),
+         after=_given, before=lambda f: _given(f) - 1, pose=_posed),
     Stop("int8", "int8", ("less", "double", "more"), _int8,
          lambda v: "less" if v["ratio"] < 1.2 else "double" if v["ratio"] < 4 else "more",
          after=lambda f: f.kinds.index("decode"), before=lambda f: 0),
     Stop("unified", "unified", ("served", "kind", "slower"), _unified,
          lambda v: "served" if v["served"] and v["refused"] else "slower",
-         after=lambda f: f.opening, before=lambda f: f.first_of("Submitted", request="D")),
+         after=lambda f: f.opening, before=lambda f: f.first_of("Submitted", request="D"),
+         pose=_posed),
     Stop("partial", "partial", ("none", "block", "all"), _partial,
          lambda v: "none" if not v["replay"] else "all" if not v["restore"] else "block",
          after=lambda f: f.opening, before=lambda f: 1,

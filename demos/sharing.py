@@ -73,6 +73,10 @@ class SharingFilm(EngineFilm):
     def picture(self, step: int, lang: str) -> str:
         return _picture(self, step, lang)
 
+    def posed(self, step: int, lang: str) -> str:
+        """The picture without what comes after the step."""
+        return _picture(self, step, lang, ahead=False)
+
     def why(self, step: int, lang: str) -> str:
         found, here = self.found, self.run.steps[step]
         ledger = found.ledgers[step]
@@ -153,7 +157,7 @@ class SharingFilm(EngineFilm):
 
 
 @lru_cache(maxsize=64)
-def _picture(film: SharingFilm, step: int, lang: str) -> str:
+def _picture(film: SharingFilm, step: int, lang: str, ahead: bool = True) -> str:
     found, run = film.found, film.run
     here, names = run.steps[step], list(run.texts)
     words = {w: t(lang, f"sharing.word-{w}") for w in _WORDS if w not in ("seen", "pool")}
@@ -177,7 +181,7 @@ def _picture(film: SharingFilm, step: int, lang: str) -> str:
     )  # fmt: skip
     past = history_svg(
         found.slots, names, step, words=words, label=t(lang, "sharing.label-history"),
-        copies=film.copied,
+        copies=film.copied, ahead=ahead,
     )  # fmt: skip
     longest = max(len(run.texts[p.name]) + p.max_new_tokens for p in run.scenario.prompts)
     prompts = prompt_svg(

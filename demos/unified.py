@@ -142,6 +142,10 @@ class UnifiedFilm(EngineFilm):
     def picture(self, step: int, lang: str) -> str:
         return _picture(self, step, lang)
 
+    def posed(self, step: int, lang: str) -> str:
+        """The picture without what comes after the step."""
+        return _picture(self, step, lang, ahead=False)
+
     def why(self, step: int, lang: str) -> str:
         found, layout = self.found, self.found.layouts[step]
         parts: list[tuple[str, str] | str] = [
@@ -269,7 +273,7 @@ def _only(what: str, states: int, pages: int) -> dict[str, int]:
 
 
 @lru_cache(maxsize=64)
-def _picture(film: UnifiedFilm, step: int, lang: str) -> str:
+def _picture(film: UnifiedFilm, step: int, lang: str, ahead: bool = True) -> str:
     found = film.found
     layout, split = found.layouts[step], found.splits[step]
     words = {w: t(lang, f"unified.word-{w}") for w in _WORDS if w not in ("unified", "split")}
@@ -301,7 +305,7 @@ def _picture(film: UnifiedFilm, step: int, lang: str) -> str:
             "kv": t(lang, "unified.word-kv"),
             "state": t(lang, "unified.figure-state"),
         },
-        label=t(lang, "unified.figure-title"),
+        label=t(lang, "unified.figure-title"), ahead=ahead,
     )  # fmt: skip
     return f'<div class="kd-scroll">{shown}{past}</div>'
 

@@ -91,10 +91,12 @@ def history_svg(
     words: Mapping[str, str],
     label: str,
     copies: Sequence[tuple[int, int, int]] = (),
+    ahead: bool = True,
 ) -> str:
     """Owner of every slot over the steps: a row a slot, a column a step.
 
     ``copies`` are (step, row from, row to). The column of ``step`` is framed.
+    Without ``ahead`` the columns after it stay empty.
     """
     left, row, top = 66.0, 13.0, 26.0
     wide = min(34.0, (svg.WIDTH - left - 6) / max(1, len(steps)))
@@ -103,9 +105,11 @@ def history_svg(
         y = top + number * row
         parts.append(svg.text(left - 8, y + 9.5, number, "small end muted"))
         parts.append(svg.path(f"M{left} {y + 6:.1f} H{left + wide * len(steps):.1f}", "rule"))
-        for column, slots in enumerate(steps):
+        for column, slots in enumerate(steps if ahead else steps[: step + 1]):
             parts.append(_past(slots[number], left + column * wide, y, wide, row, names, words))
     for column, a, b in copies:
+        if column > step and not ahead:
+            continue
         x = left + (column + 0.5) * wide
         y0, y1 = top + a * row + 6, top + b * row + 6
         tip = 4 if y1 > y0 else -4

@@ -175,13 +175,17 @@ def frontiers_svg(
     total: int,
     words: Mapping[str, str],
     label: str,
+    ahead: bool = True,
 ) -> str:
     """Both frontiers over the steps, byte 0 at the bottom; the step shown is framed.
 
-    ``words``: "history", "kv", "state" in the reader's language.
+    ``words``: "history", "kv", "state" in the reader's language. Without ``ahead`` the steps after
+    the one shown stay empty.
     """
     top, high = 24.0, 130.0
     wide = svg.WIDTH / len(lows)
+    if not ahead:
+        lows, highs = lows[: step + 1], highs[: step + 1]
 
     def y(at: int) -> float:
         return top + high * (1 - at / total)

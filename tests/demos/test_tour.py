@@ -233,3 +233,25 @@ def test_the_longest_option_is_not_the_right_one_as_a_rule(lang):
         texts = {option: len(text) for text, option in show.choices(Place(number), lang)}
         longest += texts[x.right] == max(texts.values())
     assert longest <= len(STOPS) // 2
+
+
+@pytest.mark.parametrize("name", ["cow", "donate", "unified"])
+def test_the_picture_of_a_question_draws_nothing_of_later_steps(name):
+    x = next(x for x in told() if x.stop.name == name)
+    posed, page = x.picture(False, "en"), x.film.picture(x.before, "en")
+    assert len(posed) < len(page)
+    assert "<svg" in posed
+    assert t("en", "sharing.word-overwritten") not in posed
+    assert x.picture(True, "en") == x.film.picture(x.after, "en")
+
+
+def test_the_partial_hit_that_the_answer_names_is_that_of_the_page_with_the_switch_off():
+    values = next(x.values for x in told() if x.stop.name == "partial")
+    fine = _film("partial", shared=15_000, block=8192, unit=128).data()
+    assert values["fine"] == fine["restore"] == 14_976
+
+
+def test_the_price_of_donating_is_that_of_the_strategies():
+    values = next(x.values for x in told() if x.stop.name == "donate")
+    kept = _film("sharing", strategy="copy").found.held
+    assert (values["own"], values["spares"], values["copy"]) == (3, 2, kept)
