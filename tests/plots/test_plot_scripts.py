@@ -189,7 +189,9 @@ def test_a_figures_own_options_need_no_dashes_and_a_strange_trace_is_told(tmp_pa
     done = runner.invoke(build_app(), ["plot", "radix_tree", "--trace", str(strange)])
     assert done.exit_code == 2
     assert "name it with --format" not in done.output
-    assert "the commands of `kdalab lab` take its name with --format" in " ".join(done.output.split())
+    assert "the commands of `kdalab lab` take its name with --format" in " ".join(
+        done.output.split()
+    )
 
 
 def test_bundled_folder_comes_before_the_checkout(tmp_path, monkeypatch):
