@@ -301,13 +301,14 @@ def test_blank_lines_before_a_trace_do_not_hide_its_format(tmp_path: Path) -> No
     assert read(path)[0].format == "bailian"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("code", ["UTF-16", "UTF-32"])
 @pytest.mark.parametrize("name", [None, "mooncake"])
 def test_text_of_another_encoding_is_named_with_the_way_out(
-    tmp_path: Path, name: str | None
+    tmp_path: Path, name: str | None, code: str
 ) -> None:
     path = tmp_path / "t"
-    path.write_text(json.dumps(SAMPLES["mooncake"][0]) + "\n", encoding="utf-16")
-    with pytest.raises(KdalabError, match=r"is UTF-16 text; traces are UTF-8\. Convert it: `iconv"):
+    path.write_text(json.dumps(SAMPLES["mooncake"][0]) + "\n", encoding=code)
+    with pytest.raises(KdalabError, match=rf"is {code} text; traces are UTF-8\. Convert it: `iconv"):
         read(path, name)
 
 

@@ -25,8 +25,16 @@ RATIO_FROM = 64 << 20
 MAX_BLANK_BYTES = 1 << 20
 TEXT_PER_BLANK = 32
 _TELL_BYTES = 256 << 10
-_OTHER_TEXT = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+#: Four bytes before two: UTF-32's mark begins with UTF-16's.
+_OTHER_TEXT = {
+    b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
+}  # fmt: skip
 _GZIP_MAGIC = b"\x1f\x8b"
+
+
+def _other_text(line: bytes) -> str:
+    return next((code for mark, code in _OTHER_TEXT.items() if line.startswith(mark)), "")
 
 
 def lines(file: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[tuple[int, bytes]]:
@@ -48,7 +56,7 @@ def lines(file: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator
             tell = 1
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
-                if number == 1 and (code := _OTHER_TEXT.get(line[:2])):
+                if number == 1 and (code := _other_text(line)):
                     raise KdalabError(
                         f"{file} is {code} text; traces are UTF-8. Convert it: "
                         f"`iconv -f {code} -t UTF-8 IN > OUT`"
