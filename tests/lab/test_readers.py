@@ -308,7 +308,8 @@ def test_text_of_another_encoding_is_named_with_the_way_out(
 ) -> None:
     path = tmp_path / "t"
     path.write_text(json.dumps(SAMPLES["mooncake"][0]) + "\n", encoding=code)
-    with pytest.raises(KdalabError, match=rf"is {code} text; traces are UTF-8\. Convert it: `iconv"):
+    said = rf"is {code} text; traces are UTF-8\. Convert it: `iconv"
+    with pytest.raises(KdalabError, match=said):
         read(path, name)
 
 
