@@ -25,14 +25,14 @@ from kdalab.memory import ActivePool, CheckpointPool
 from kdalab.phrases import say, say_html
 from kdalab.units import format_bytes
 from kdalab.viz.prompt import prompt_svg
-from kdalab.viz.sharing import history_svg, owners_svg
+from kdalab.viz.sharing import history_svg, owners_svg, seen_of
 from kdalab.viz.svg import TokenAxis, esc
 from kdalab.viz.tables import Table, request_table
 from kdalab.viz.why import difference_html, format_difference
 
 _WORDS = (
     "pool", "active-pool", "checkpoint-pool", "queued", "given", "history", "active", "spare",
-    "kept", "waiting", "cached", "free", "alias", "overwritten", "seen",
+    "kept", "waiting", "cached", "free", "alias", "overwritten", "seen", "checkpoint",
 )  # fmt: skip
 
 
@@ -96,6 +96,7 @@ class SharingFilm(EngineFilm):
             lang, f"sharing.sum-{self.strategy}", held=found.held, need=found.per_request,
             two=2 * found.per_request, total=found.total,
         )  # fmt: skip
+        sums += ("" if lang == "zh" else " ") + self._outcome(lang)
         parts.append((t(lang, "sharing.per-request"), f"<p>{esc(sums)}</p>"))
         moved = t(
             lang, "sharing.moved", copied=ledger.copied, size=format_bytes(ledger.bytes_copied),
@@ -109,6 +110,18 @@ class SharingFilm(EngineFilm):
     def _caught(self, lang: str) -> str:
         said = f"<code>{esc(self.found.refusal)}</code>"
         return f"{esc(t(lang, 'sharing.caught-by'))} {said}"
+
+    def _outcome(self, lang: str) -> str:
+        """What this many slots have meant for B and C, and for the cache."""
+        events = self.run.events
+        ended = next(i for i, e in enumerate(events) if _is(e, ev.Finished, "B"))
+        began = next(i for i, e in enumerate(events) if _is(e, ev.Admitted, "C"))
+        dropped = [d for e in events if isinstance(e, ev.Evicted) for d in e.dropped]
+        return t(
+            lang, f"sharing.outcome-{'together' if began < ended else 'waits'}",
+            skipped=sum(isinstance(e, ev.SnapshotSkipped) for e in events),
+            evicted=sum(d.state is not None for d in dropped),
+        )  # fmt: skip
 
     def _damage(self, lang: str) -> str:
         """Who read whose state, the first wrong token of each, and the check that would see it."""
@@ -135,7 +148,12 @@ class SharingFilm(EngineFilm):
     def tables(self, step: int, lang: str) -> Sequence[Table]:
         names = tuple(t(lang, f"sharing.column-{c}") for c in ("slot", "role", "owner", "tokens"))
         rows = tuple(
-            (s.name.replace(":", " "), t(lang, f"sharing.word-{s.role}"), s.owner or "-", s.tokens)
+            (
+                s.name.replace(":", " "),
+                t(lang, f"sharing.word-{s.role}"),
+                s.owner or "-",
+                seen_of(s) or 0,
+            )
             for s in self.found.slots[step]
         )
         return (
@@ -187,9 +205,13 @@ def _picture(film: SharingFilm, step: int, lang: str, ahead: bool = True) -> str
     prompts = prompt_svg(
         run.view(step), run.texts, TokenAxis.for_tokens(longest),
         spacing=run.scenario.spacing, page_tokens=run.page_tokens, focus="",
-        faults=run.faulty_at(step),
+        faults=dict.fromkeys(run.faulty_at(step), "no copy before the first write"),
     )  # fmt: skip
     return f'<div class="kd-scroll">{owners}{past}{say_html(lang, prompts)}</div>'
+
+
+def _is(event: ev.Event, kind: type[ev.Event], who: str) -> bool:
+    return isinstance(event, kind) and event.request == who
 
 
 def _private(found: SharingRun, slot: int) -> str:

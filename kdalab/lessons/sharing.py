@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import torch
@@ -38,7 +39,7 @@ class SlotView:
     Without copy on write a request's slot is an "alias" of the checkpoint ``of``, and that
     checkpoint is "overwritten" by its last writer. ``owner`` is the request, "" for the cache and
     for free slots; ``tokens`` what the state has seen (0: nothing to show); ``readers`` have a
-    copy of it queued.
+    copy of it queued; ``over`` the tokens that have been written over an overwritten one.
     """
 
     name: str
@@ -47,6 +48,7 @@ class SlotView:
     tokens: int = 0
     readers: tuple[str, ...] = ()
     of: int = -1
+    over: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ def refused_write(config: EngineConfig) -> str:
 
 def _slots(run: Recording, step: int) -> tuple[SlotView, ...]:
     view, shared = run.view(step), run.scenario.config.shares_states
-    aliases, writers = _aliases(run, step)
+    aliases, writers, over = _aliases(run, step)
     past = run.events[: run.steps[step].event_index]
     begun = {e.request for e in past if isinstance(e, ev.Computed | ev.Replayed)}
     private: list[SlotView] = []
@@ -177,7 +179,7 @@ def _slots(run: Recording, step: int) -> tuple[SlotView, ...]:
             cached.append(SlotView(name, "free"))
         elif slot in writers:
             end = view.nodes[node].end
-            cached.append(SlotView(name, "overwritten", writers[slot], end))
+            cached.append(SlotView(name, "overwritten", writers[slot], end, over=over[slot]))
         else:
             end = view.nodes[node].end
             cached.append(SlotView(name, "cached", "", end, _readers(run, step, slot)))
@@ -186,10 +188,13 @@ def _slots(run: Recording, step: int) -> tuple[SlotView, ...]:
     return tuple(p if c.role == "free" else c for p, c in zip(private, cached, strict=True))
 
 
-def _aliases(run: Recording, step: int) -> tuple[dict[str, int], dict[int, str]]:
-    """(request -> checkpoint that it writes itself, checkpoint -> who wrote it last)."""
+def _aliases(run: Recording, step: int) -> tuple[dict[str, int], dict[int, str], Counter[int]]:
+    """(request -> checkpoint that it writes itself, checkpoint -> who wrote it last, and how many
+    tokens have been written over it)."""
     aliases: dict[str, int] = {}
     writers: dict[int, str] = {}
+    over: Counter[int] = Counter()
+    decoding: set[str] = set()
     states = _checkpoint_of_nodes(run)
     node = dict.fromkeys(run.texts, 0)
     for event in run.events[: run.steps[step].event_index]:
@@ -200,8 +205,15 @@ def _aliases(run: Recording, step: int) -> tuple[dict[str, int], dict[int, str]]
             case ev.FaultInjected(fault="share_checkpoint") if node[name] in states:
                 aliases[name] = states[node[name]]
             case ev.Computed() | ev.Replayed() | ev.Decoded() if name in aliases:
+                # The first generated token comes of the prompt's last forward and is not run yet.
+                ran = 1 if name in decoding else 0
+                if isinstance(event, ev.Decoded):
+                    decoding.add(name)
+                else:
+                    ran = event.end - event.start
                 writers[aliases[name]] = name
-    return aliases, writers
+                over[aliases[name]] += ran
+    return aliases, writers, over
 
 
 def _checkpoint_of_nodes(run: Recording) -> dict[int, int]:

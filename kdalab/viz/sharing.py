@@ -8,7 +8,7 @@ from typing import Protocol
 from kdalab.viz import svg
 from kdalab.viz.css import hue_class
 
-_BOX, _TOP, _LEFT = 34.0, 66.0, 8.0
+_BOX, _TOP, _LEFT = 34.0, 76.0, 8.0
 
 
 class Slot(Protocol):
@@ -26,6 +26,8 @@ class Slot(Protocol):
     def readers(self) -> tuple[str, ...]: ...
     @property
     def of(self) -> int: ...
+    @property
+    def over(self) -> int: ...
 
 
 def owners_svg(
@@ -80,7 +82,7 @@ def owners_svg(
         parts.append(_arrow(at[a], at[b], note, words))
     # A donation's word stands over the arcs that pass it.
     parts += [_arrow(at[a], at[b], "", words) for a, b in known if at[a] == at[b]]
-    return svg.document("".join(parts), 164, label, css_class="kd-owners", targets=True)
+    return svg.document("".join(parts), 174, label, css_class="kd-owners", targets=True)
 
 
 def history_svg(
@@ -98,12 +100,16 @@ def history_svg(
     ``copies`` are (step, row from, row to). The column of ``step`` is framed.
     Without ``ahead`` the columns after it stay empty.
     """
-    left, row, top = 66.0, 13.0, 26.0
+    one = _is_one_pool(steps[0])
+    left, row, top = 66.0 if one else 96.0, 13.0, 26.0
     wide = min(34.0, (svg.WIDTH - left - 6) / max(1, len(steps)))
     parts = [svg.text(0, 12, words["history"], "strong")]
     for number in range(len(steps[0])):
         y = top + number * row
-        parts.append(svg.text(left - 8, y + 9.5, number, "small end muted"))
+        first = steps[0][number]
+        pool = "active" if first.name.startswith("active") else "checkpoint"
+        name = str(number) if one else f"{words[pool]} {number_of(first)}"
+        parts.append(svg.text(left - 8, y + 9.5, name, "small end muted"))
         parts.append(svg.path(f"M{left} {y + 6:.1f} H{left + wide * len(steps):.1f}", "rule"))
         for column, slots in enumerate(steps if ahead else steps[: step + 1]):
             parts.append(_past(slots[number], left + column * wide, y, wide, row, names, words))
@@ -147,7 +153,7 @@ def _slot(
 ) -> str:
     middle = x + _BOX / 2
     who = slot.owner or words[slot.role]
-    seen = f"{slot.tokens:,}" if slot.tokens else ""
+    seen = seen_of(slot)
     title = f"{slot.name.split(':')[1]}: {who}, {words[slot.role]}"
     if seen:
         title += f", {words['seen'].format(tokens=seen)}"
@@ -181,6 +187,12 @@ def number_of(slot: Slot) -> str:
     return slot.name.split(":")[1]
 
 
+def seen_of(slot: Slot) -> str:
+    """Tokens that the slot's state has seen, and what has been written over them; "" of none."""
+    own = f"{slot.tokens:,}" if slot.tokens else ""
+    return f"{own} + {slot.over:,}" if slot.over else own
+
+
 def _bar(x: float, names: Sequence[str], owner: str) -> str:
     bar = svg.rect(x - 5, _TOP, 3, svg.state_height(_BOX), "owner")
     return svg.group(bar, hue_class(names.index(owner)))
@@ -190,7 +202,7 @@ def _arrow(x0: float, x1: float, note: str, words: Mapping[str, str]) -> str:
     a, b, y = x0 + _BOX / 2, x1 + _BOX / 2, _TOP - 24
     if a == b:
         return svg.text(a, y - 6, words["given"], "small mid strong halo")
-    curve = f"M{a:.1f} {y:.1f} C{a:.1f} 12 {b:.1f} 12 {b:.1f} {y - 5:.1f}"
+    curve = f"M{a:.1f} {y:.1f} C{a:.1f} 24 {b:.1f} 24 {b:.1f} {y - 5:.1f}"
     head = f"M{b - 5:.1f} {y - 7:.1f} h10 l-5 8 z"
     text = svg.text((a + b) / 2, y - 2, note, "small mid strong halo") if note else ""
     return svg.path(curve, "move") + svg.path(head, "movehead") + text
