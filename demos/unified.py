@@ -80,7 +80,8 @@ class UnifiedFilm(EngineFilm):
     def _sum(self, evicting: int) -> dict[str, Any]:
         """What an admission needs, what was free before step ``evicting``, and what it freed.
 
-        ``once`` are bytes that latent pages have after the admission and states had at ``at``.
+        ``once`` are bytes that latent pages have after the admission and states had at
+        the step that the bar calls ``at``.
         """
         found, layouts = self.found, self.found.layouts
         event, admitted = self._evicted(evicting), self._admission(evicting)
@@ -92,7 +93,7 @@ class UnifiedFilm(EngineFilm):
         before, after = layouts[evicting - 1], layouts[evicting + 1]
         at = min(range(evicting + 1), key=lambda i: layouts[i].high)
         return {
-            "pages": pages, "at": at,
+            "pages": pages, "at": at + 1,  # the step bar counts from 1
             **{k: format_bytes(v) for k, v in {
                 "size": size, "state": state, "need": size + state,
                 "free": before.gap + before.holes,
@@ -284,7 +285,8 @@ def _picture(film: UnifiedFilm, step: int, lang: str, ahead: bool = True) -> str
         (m.pool == "latent pages", m.source * sizes[m.pool], m.target * sizes[m.pool])
         for m in film._moved(step)
     ]
-    stands = any(at <= step for at, _ in found.refusals)
+    # A question shows no refusal: the note tells what the unified buffer does.
+    stands = ahead and any(at <= step for at, _ in found.refusals)
     tally = found.tallies[step][1]
     notes = [t(lang, "unified.note-refused")] if stands else []
     if tally.retracted:

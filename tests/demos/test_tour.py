@@ -242,6 +242,7 @@ def test_the_picture_of_a_question_draws_nothing_of_later_steps(name):
     assert len(posed) < len(page)
     assert "<svg" in posed
     assert t("en", "sharing.word-overwritten") not in posed
+    assert t("en", "unified.note-refused") not in posed
     assert x.picture(True, "en") == x.film.picture(x.after, "en")
 
 
