@@ -90,7 +90,7 @@ def test_a_page_opens_steps_to_its_end_and_back_and_moves_every_control(browser,
                     continue
                 box.locator("input").click()
                 label = t.option("en", lesson.slug, control.key, other)
-                page.get_by_role("option", name=label, exact=True).click()
+                box.get_by_role("option", name=label, exact=True).click()
                 page.wait_for_function("k => location.search.includes(k)", arg=f"{control.key}=")
             else:
                 number = box.locator("input[type=number]")
