@@ -211,8 +211,9 @@ def build_lesson(lesson: Any, page: gr.Blocks | None) -> gr.Blocks:
 
 def launch_alone(page: gr.Blocks) -> None:
     """Open one page by itself on http://127.0.0.1:7860 (or the port in GRADIO_SERVER_PORT)."""
-    from demos import _opening
+    from demos import _opening, _spool
 
+    _spool.end_in_order()
     page.launch(server_name="127.0.0.1", prevent_thread_lock=True, **launch_options())
     _opening.start(page)
     page.block_thread()

@@ -35,22 +35,34 @@ def keep_apart() -> None:
     route_utils.GradioUploadFile = _ApartFile  # type: ignore[misc]
 
 
+_own: tuple[str, int] | None = None  # the folder made here, and the process that made it
+
+
 def open_folder() -> None:
-    """Give this process a folder of its own for uploads, which goes when the process ends, by
-    SIGTERM too; a folder that the user named in GRADIO_TEMP_DIR is used, and left, as it is."""
+    """Give this process a folder of its own for uploads, which goes when the process ends; a
+    folder that the user named in GRADIO_TEMP_DIR is used, and left, as it is."""
+    global _own
     if os.environ.get("GRADIO_TEMP_DIR"):
         return
-    folder, owner = tempfile.mkdtemp(prefix="kdalab-demo-"), os.getpid()
-    os.environ["GRADIO_TEMP_DIR"] = folder
+    _own = tempfile.mkdtemp(prefix="kdalab-demo-"), os.getpid()
+    os.environ["GRADIO_TEMP_DIR"] = _own[0]
+    atexit.register(_remove_folder)
 
-    def remove() -> None:
-        if os.getpid() == owner:  # a forked process has no say in it
-            shutil.rmtree(folder, ignore_errors=True)
 
-    atexit.register(remove)
+def _remove_folder() -> None:
+    if _own is not None and os.getpid() == _own[1]:  # a forked process has no say in it
+        shutil.rmtree(_own[0], ignore_errors=True)
+
+
+def end_in_order() -> None:
+    """Let the folder go at SIGTERM too, in a process that does nothing but serve.
+
+    Others are left alone: a fork keeps the handler, and Python forgets a signal that reaches the
+    child before it runs, so a pool that ends its workers by SIGTERM would wait for one for ever.
+    """
 
     def terminated(number: int, frame: Any) -> None:
-        remove()
+        _remove_folder()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -11,6 +11,7 @@ from demos._blocks import App
 from demos._nav import cards_html, first_html, nav_html
 from demos._page import launch_options as launch_options
 from demos._pages import Page, listed
+from demos._spool import end_in_order as end_in_order
 from demos._text import language_of, t
 from demos._text import speak_first as speak_first
 from kdalab.phrases import say_html

@@ -60,6 +60,7 @@ def command(
     if lang is not None:
         app.speak_first(lang)
     blocks = app.build_app()
+    app.end_in_order()
     shown = f"[{host}]" if ":" in host else host
     where = f"http://{shown}:{port}/{slug}"
     try:

@@ -6,6 +6,7 @@ nothing about eviction: it and all larger ones are left out.
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -132,10 +133,13 @@ def _hit_tokens(
         return _run(tree, one_pass + tasks, first)
     from joblib import Parallel, delayed
 
+    # A fork hands the tree over for nothing, but of a process with threads it may take a lock
+    # along that nobody will open again; there (a notebook, a server) new processes are started.
+    backend = "multiprocessing" if threading.active_count() == 1 else "loky"
     tasks = one_pass + tasks
     shares = [tasks[i::jobs] for i in range(jobs)]
     found: dict[tuple[str, int], int] = {}
-    with Parallel(n_jobs=jobs, backend="multiprocessing") as pool:
+    with Parallel(n_jobs=jobs, backend=backend) as pool:
         for part in pool(delayed(_run)(tree, share, first) for share in shares):
             found |= part
     return found

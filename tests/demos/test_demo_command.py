@@ -104,6 +104,9 @@ class FakeHub:
     def build_app(self):
         return self
 
+    def end_in_order(self):
+        self.said.append("in order")
+
     def draw_pages(self, app, first):
         self.said.append(("first", first))
 
@@ -135,7 +138,8 @@ def test_another_address_than_this_machine_s_prints_one_warning(monkeypatch):
         "kdalab: warning: 0.0.0.0 is more than this machine; who reaches it can open these pages, "
         "without a password"
     ]
-    assert hub.said == [("lang", "ko"), ("share", False, "0.0.0.0"), ("first", "tree"), "blocked"]
+    opened_at = ("share", False, "0.0.0.0")
+    assert hub.said == [("lang", "ko"), "in order", opened_at, ("first", "tree"), "blocked"]
     for host in ("127.0.0.1", "localhost", "::1", "127.8.9.1"):
         assert opened(monkeypatch, "--host", host)[1].stderr == ""
 
@@ -144,7 +148,7 @@ def test_a_share_that_gradio_did_not_get_ends_the_hub(monkeypatch):
     hub, done = opened(monkeypatch, "--share", "--yes")
     assert done.exit_code == 2
     assert "no public address" in done.stderr
-    assert hub.said == [("share", True, "127.0.0.1"), "closed"]
+    assert hub.said == ["in order", ("share", True, "127.0.0.1"), "closed"]
 
 
 def test_the_language_of_the_command_comes_before_the_browser_s_and_after_the_link_s():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -106,6 +107,7 @@ SERVE = """
 import os, sys, time
 from demos import _spool
 _spool.open_folder()
+_spool.end_in_order()
 folder = os.environ["GRADIO_TEMP_DIR"]
 open(os.path.join(folder, "unread"), "w").close()
 print(folder, flush=True)
@@ -125,6 +127,13 @@ def test_the_folder_goes_with_the_process(how, code):
         assert running.wait(timeout=30) == code
     assert folder.name.startswith("kdalab-demo-")
     assert not folder.exists()
+
+
+def test_building_a_page_leaves_the_signals_of_the_process_alone():
+    before = signal.getsignal(signal.SIGTERM)
+    with App():
+        pass
+    assert signal.getsignal(signal.SIGTERM) is before is signal.SIG_DFL
 
 
 def test_a_folder_that_the_user_named_stays(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 from drawn_traces import traces
@@ -98,6 +99,24 @@ def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = kv_only_sweep(tree, 1 << 25)
     monkeypatch.setattr("kdalab.lab.kv_only_sweep._WORTH_A_PROCESS", 0)
     assert kv_only_sweep(tree, 1 << 25, jobs=2) == alone
+
+
+def test_a_process_with_threads_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = PromptTree(synthetic_trace(50))
+    monkeypatch.setattr("kdalab.lab.kv_only_sweep._WORTH_A_PROCESS", 0)
+
+    def fork() -> int:
+        raise AssertionError("forked")
+
+    monkeypatch.setattr("os.fork", fork)
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        assert kv_only_sweep(tree, 1 << 25, jobs=2) == kv_only_sweep(tree, 1 << 25)
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_budget_below_one_block_hits_nothing() -> None:

@@ -24,7 +24,8 @@ from kdalab.serve.processes import Child, Cluster, start, wait_ready
 from kdalab.serve.run import Place, serve
 
 SIZES = ["--chunk", "64", "--pages", "160", "--slots", "4"]
-QUICK = ["--limit", "piece_s=1.5", "--limit", "connect_s=1", "--limit", "queue_s=8"]
+PIECE_S = 1.5  # a piece that takes longer is a fault
+QUICK = ["--limit", f"piece_s={PIECE_S}", "--limit", "connect_s=1", "--limit", "queue_s=8"]
 
 
 @dataclass

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from serve.faulty import FAULTS
-from serve.serving import SIZES, Stand, assert_no_leak, calm, leaks, single
+from serve.serving import PIECE_S, SIZES, Stand, assert_no_leak, calm, leaks, single
 
 from kdalab.serve.processes import start, wait_ready
 
@@ -54,11 +54,16 @@ def test_streamed_tokens_are_the_same_and_end_with_done(running: Stand) -> None:
 def test_a_spoiled_transfer_is_found_and_made_good(running: Stand, fault: str) -> None:
     running.proxy.fault_of = lambda tokens, attempt: fault if attempt == 0 else "none"
     tokens = fresh(100 + FAULTS.index(fault), 150)
+    begin = time.monotonic()
     answer = running.ask(tokens, 4)
+    took = time.monotonic() - begin
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["token_ids"] == single(tokens, 4)
-    harmless = fault in ("twice", "out of order", "state first", "refused")
-    assert ("retries" in answer.json()["kdalab"]) is not harmless
+    retried = "retries" in answer.json()["kdalab"]
+    if fault not in ("twice", "out of order", "state first", "refused"):
+        assert retried
+    elif took < PIECE_S:  # beyond, a busy machine may have let a piece be late
+        assert not retried
     assert_no_leak(running)
 
 
