@@ -70,9 +70,11 @@ def theme() -> gr.themes.Base:
 
 
 def head() -> str:
-    """What goes into every page's ``<head>``: the palette, what waits for a link, the keyboard."""
+    """What goes into every page's ``<head>``: the palette, and the scripts that run before all
+    else."""
     css = stylesheet() + figures_stylesheet() + static("page.css")
-    return f"<style>{css}</style><script>{static('wait.js')}{static('keys.js')}</script>"
+    scripts = "".join(static(name) for name in ("clip.js", "wait.js", "keys.js"))
+    return f"<style>{css}</style><script>{scripts}</script>"
 
 
 def static(name: str) -> str:

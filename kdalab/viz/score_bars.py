@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kdalab.viz import svg
-from kdalab.viz.palette import SERIES_COLOURS
+from kdalab.viz.palette import SERIES_COLOURS, contrast_ratio, theme
 from kdalab.viz.plotly_theme import style_figure
 
 if TYPE_CHECKING:
@@ -74,10 +74,12 @@ def policy_hits_figure(
     """
     import plotly.graph_objects as go
 
+    look = theme(theme_name)
+    ink = max((look.background, look.text), key=lambda c: contrast_ratio(c, SERIES_COLOURS[0]))
     figure = go.Figure()
     figure.add_bar(
         x=list(names), y=list(hits), name=series[0], marker={"color": SERIES_COLOURS[0]},
-        text=[f"{h:,}" for h in hits], textposition="inside",
+        text=[f"{h:,}" for h in hits], textposition="inside", textfont={"color": ink},
     )  # fmt: skip
     figure.add_bar(
         x=list(names), y=[k - h for h, k in zip(hits, known, strict=True)], name=series[1],

@@ -72,6 +72,12 @@ def test_a_page_opens_steps_to_its_end_and_back_and_moves_every_control(browser,
             box = plot.bounding_box()
             assert box is not None
             assert min(box["width"], box["height"]) > 100
+        # A clip that names the whole address hides the lines once a step changes the address.
+        clips = page.eval_on_selector_all(
+            ".js-plotly-plot [clip-path]", "all => all.map(e => e.getAttribute('clip-path'))"
+        )
+        assert all(clip.startswith("url(#") for clip in clips), clips
+        assert bool(clips) == bool(lesson.figures)
         for control in lesson.broken:
             other = next((o for o in control.options if o not in control.default), None)
             if other is None:
