@@ -35,3 +35,22 @@ class App(gr.Blocks):
                 print_exception=False,
             )
         super().validate_inputs(block_fn, inputs)
+
+    async def preprocess_data(
+        self, block_fn: Any, inputs: list[Any], *more: Any, **named: Any
+    ) -> Any:
+        """As Gradio's; what stands in a file's place and is no upload of this server is a message.
+
+        Raises:
+            gr.Error: it is; no word of what lies at the path that was asked for.
+        """
+        try:
+            return await super().preprocess_data(block_fn, inputs, *more, **named)
+        except Exception as error:
+            if not any(isinstance(block, gr.File) for block in block_fn.inputs):
+                raise
+            raise gr.Error(
+                "the file is none that was uploaded to this server; upload one and give what was "
+                'answered, as {"path": ..., "meta": {"_type": "gradio.FileData"}}',
+                print_exception=False,
+            ) from error

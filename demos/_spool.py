@@ -10,11 +10,16 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from gradio import route_utils
 from gradio.utils import get_upload_folder
+
+UNREAD_S = 600.0
+UNREAD_BYTES = 1 << 30
+"""How long a file that nobody has read may lie here, and how much all of them together."""
 
 
 class _ApartFile(route_utils.GradioUploadFile):
@@ -26,6 +31,7 @@ class _ApartFile(route_utils.GradioUploadFile):
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        forget_unread()
         super().__init__(*args, **options)
         self.sha.update(secrets.token_bytes(32))
 
@@ -33,6 +39,23 @@ class _ApartFile(route_utils.GradioUploadFile):
 def keep_apart() -> None:
     """From now on every upload of this process has a path of its own."""
     route_utils.GradioUploadFile = _ApartFile  # type: ignore[misc]
+
+
+def forget_unread(now: float | None = None) -> None:
+    """Delete uploads that were sent and never read: those older than ``UNREAD_S``, and the oldest
+    beyond ``UNREAD_BYTES``. Runs as the next one comes, so that what lies here is bounded."""
+    if _own is None:
+        return
+    files = []
+    for path in Path(_own[0]).rglob("*"):
+        with contextlib.suppress(OSError):  # read and gone meanwhile
+            if path.is_file():
+                files.append((path.stat().st_mtime, path.stat().st_size, path))
+    kept, oldest = 0, (time.time() if now is None else now) - UNREAD_S
+    for written, size, path in sorted(files, key=lambda file: file[0], reverse=True):
+        kept += size
+        if written < oldest or kept > UNREAD_BYTES:
+            delete(path)
 
 
 _own: tuple[str, int] | None = None  # the folder made here, and the process that made it

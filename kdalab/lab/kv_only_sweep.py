@@ -6,6 +6,8 @@ nothing about eviction: it and all larger ones are left out.
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
 import threading
 from array import array
 from collections.abc import Sequence
@@ -131,18 +133,37 @@ def _hit_tokens(
     steps = sum(map(len, tree.paths)) * len(tasks)
     if jobs <= 1 or steps < _WORTH_A_PROCESS:
         return _run(tree, one_pass + tasks, first)
-    from joblib import Parallel, delayed
-
-    # A fork hands the tree over for nothing, but of a process with threads it may take a lock
-    # along that nobody will open again; there (a notebook, a server) new processes are started.
-    backend = "multiprocessing" if threading.active_count() == 1 else "loky"
     tasks = one_pass + tasks
     shares = [tasks[i::jobs] for i in range(jobs)]
     found: dict[tuple[str, int], int] = {}
-    with Parallel(n_jobs=jobs, backend=backend) as pool:
+    if threading.active_count() == 1 and "fork" in multiprocessing.get_all_start_methods():
+        # A fork has the tree at once, without a copy.
+        with multiprocessing.get_context("fork").Pool(jobs, _begin, (tree, first)) as workers:
+            for part in workers.imap_unordered(_run_here, shares):
+                found |= part
+        return found
+    # Of a process with threads (a notebook, a server) it might take a lock along that nobody will
+    # open again: there, and where nothing forks, new processes are started.
+    from joblib import Parallel, delayed
+
+    with Parallel(n_jobs=jobs) as pool:
         for part in pool(delayed(_run)(tree, share, first) for share in shares):
             found |= part
     return found
+
+
+_here: tuple[PromptTree, int]  # in a worker: what it was started for
+
+
+def _begin(tree: PromptTree, first: int) -> None:
+    global _here
+    _here = tree, first
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
+
+
+def _run_here(tasks: Sequence[tuple[str, list[int]]]) -> dict[tuple[str, int], int]:
+    tree, first = _here
+    return _run(tree, tasks, first)
 
 
 def _run(

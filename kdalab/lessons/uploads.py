@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 from kdalab.errors import KdalabError
 from kdalab.lab.readers import READERS, Reader, ReadOptions, open_trace
 from kdalab.lab.readers.agentic import AgenticReader
-from kdalab.lab.readers.source import MAX_RATIO
+from kdalab.lab.readers.source import MAX_RATIO, other_text
 from kdalab.lab.request import Report, Trace, TraceRequest, report_of
 
 MAX_UNPACKED_BYTES = 256 << 20
@@ -34,7 +34,6 @@ MAX_KEPT_BLOCKS = 4_000_000
 _REQUEST_BYTES = 512
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _MAX_NAME = 80
 
 Heard = Callable[[int, int], None]
@@ -201,8 +200,8 @@ def _chunks(file: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def _check_text(begin: bytes) -> None:
-    if begin[:2] in _UTF16:
-        raise KdalabError("the file is UTF-16 text; save it as UTF-8")
+    if code := other_text(begin):
+        raise KdalabError(f"the file is {code} text; save it as UTF-8")
     if begin[:4] == b"PK\x03\x04":
         raise KdalabError("the file is a zip archive; upload the trace in it, or pack it with gzip")
     if begin[:2] == _GZIP:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from gradio_client import Client, handle_file
 
@@ -65,6 +67,35 @@ def test_the_folder_of_uploads_is_no_file(served):
     _spool.delete(file)
     _spool.delete(file)
     assert folder.is_dir()
+
+
+def test_a_file_that_was_never_uploaded_is_a_message(served):
+    files = ({"path": "/etc/passwd"}, {"path": "a\0b"}, {"path": 5}, {}, 5, [], "text", None)
+    for file in files:
+        if isinstance(file, dict):
+            file = file | {"meta": {"_type": "gradio.FileData"}}
+        call = f"{served}gradio_api/call/x_file"  # Gradio's own client would upload the path
+        event = httpx.post(call, json={"data": [file, {}]}).json()["event_id"]
+        said = httpx.get(f"{call}/{event}", timeout=20).text
+        assert "event: error" in said, file
+        assert "upload" in said, (file, said)
+
+
+def test_uploads_that_nobody_reads_do_not_stay(monkeypatch, tmp_path):
+    monkeypatch.setattr(_spool, "_own", (str(tmp_path), os.getpid()))
+    monkeypatch.setattr(_spool, "UNREAD_BYTES", 250)
+
+    def lying():
+        return sorted(p.name for p in tmp_path.rglob("*") if p.is_file())
+
+    for name, age in (("old", 700), ("a", 300), ("b", 200), ("c", 100)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_bytes(bytes(100))
+        os.utime(tmp_path / name / name, (10_000 - age,) * 2)
+    _spool.forget_unread(now=10_000)
+    assert lying() == ["b", "c"]
+    _spool._ApartFile(io.BytesIO())  # as the next upload comes, long after
+    assert lying() == []
 
 
 def test_a_run_for_a_script_has_an_end_and_few_may_wait_for_it(served, tmp_path, monkeypatch):

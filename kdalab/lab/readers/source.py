@@ -33,7 +33,8 @@ _OTHER_TEXT = {
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def _other_text(line: bytes) -> str:
+def other_text(line: bytes) -> str:
+    """The encoding that a file's first bytes name, where it is not UTF-8; else nothing."""
     return next((code for mark, code in _OTHER_TEXT.items() if line.startswith(mark)), "")
 
 
@@ -56,7 +57,7 @@ def lines(file: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator
             tell = 1
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
-                if number == 1 and (code := _other_text(line)):
+                if number == 1 and (code := other_text(line)):
                     raise KdalabError(
                         f"{file} is {code} text; traces are UTF-8. Convert it: "
                         f"`iconv -f {code} -t UTF-8 IN > OUT`"
