@@ -107,7 +107,13 @@ class DensityFilm(Film):
 
     def sentence(self, step: int, lang: str) -> str:
         values = self._values() | {"other_trace": t(lang, f"density.other-{self.other}")}
-        return t(lang, f"density.step-{self.kinds[step]}", **values)
+        return t(lang, f"density.step-{self._told(step)}", **values)
+
+    def _told(self, step: int) -> str:
+        """The step's phrase: an interval that is the best itself loses nothing against another."""
+        kind, values = self.kinds[step], self._values()
+        is_best = kind == "trace" and values["interval"] == values["best"]
+        return "trace-best" if is_best else kind
 
     def tone(self, step: int) -> str:
         tones = {"restore": "restore", "replay": "compute", "left": "snapshot", "trace": "finish"}
@@ -140,7 +146,7 @@ class DensityFilm(Film):
         return f'<div class="kd-scroll">{shown}</div>'
 
     def why(self, step: int, lang: str) -> str:
-        values, kind = self._values(), self.kinds[step]
+        values, kind = self._values(), self._told(step)
         now = f'<p class="now">{esc(self.sentence(step, lang))}</p>'
         reason = f"<p>{esc(t(lang, f'density.why-{kind}', **values))}</p>"
         facts = f'<p class="muted">{esc(t(lang, "density.facts", **values))}</p>'

@@ -68,6 +68,12 @@ def format_exact_bytes(count: int) -> str:
     return f"{count:,} B"
 
 
+def format_apart(first: int, second: int) -> tuple[str, str]:
+    """Two sizes that are compared: as ``format_bytes``, or to the byte where that reads alike."""
+    a, b = format_bytes(first), format_bytes(second)
+    return (a, b) if a != b else (format_exact_bytes(first), format_exact_bytes(second))
+
+
 def format_tokens(count: int | float) -> str:
     """Tokens with thousands separators: ``"16,253 tokens"``, ``"1 token"``."""
     return f"{count:,.0f} token{'' if count == 1 else 's'}"

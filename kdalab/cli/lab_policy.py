@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kdalab.cli import lab_options as o
 from kdalab.cli.lab_source import Source
+from kdalab.cli.refuse import say
+
+if TYPE_CHECKING:
+    from kdalab.lab.board import Entry
 
 
 def policy_template(
@@ -62,6 +67,7 @@ def leaderboard(
             entries = rank(read, base, policy or [], jobs, on_done=show)
     if as_json:
         typer.echo(json.dumps([e.as_dict() for e in entries], indent=2))
+        _exit_if_failed(entries, policy)
         return
     from rich.console import Console
     from rich.table import Table
@@ -82,3 +88,12 @@ def leaderboard(
                 console.print(f"{e.name} failed on {t.name}: {err}", markup=False, highlight=False)
     for t in read:
         o.print_report(report_of(t))
+    _exit_if_failed(entries, policy)
+
+
+def _exit_if_failed(entries: Sequence[Entry], own: list[str] | None) -> None:
+    """A policy of one's own that failed is no rank, and a script is told so."""
+    failed = [e.name for e in entries if own and e.name in own and any(e.errors)]
+    if failed:
+        say(f"{', '.join(failed)} failed; the table says on which trace, and why")
+        raise typer.Exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +12,11 @@ import typer
 
 from kdalab.cli import lab_options as o
 from kdalab.cli.lab_source import Source
+from kdalab.cli.refuse import say
 
 if TYPE_CHECKING:
     from kdalab.lab.advise import Advice
+    from kdalab.lab.setup import Setup
     from kdalab.lab.sweep import Row
 
 
@@ -87,6 +90,8 @@ def sweep(
         check_gain(gain, GAINS)
         o.check_writable(out, *TABLES)
         o.check_writable(figure, ".html", ".json")
+        if out is not None and figure is not None and out.resolve() == figure.resolve():
+            raise KdalabError(f"{out.name}: --out and --figure name one file; give two")
         given = {
             "memory": budgets, "checkpoints": checkpoints, "retention": retention, "int8": int8
         }  # fmt: skip
@@ -147,6 +152,7 @@ def _axes(given: dict[str, str | None], fixed: set[str]) -> dict[str, list[str]]
 def _exit_if_none(rows: list[Row]) -> None:
     """A sweep in which nothing could be replayed has failed, and says so to a script."""
     if all(row.get("error") for row in rows):
+        say(f"none of {len(rows):,} replays could run; the first: {rows[0]['error']}")
         raise typer.Exit(1)
 
 
@@ -173,6 +179,7 @@ def advise(
         known = {"sglang": ("SGLang",), "vllm": ("vLLM",), "both": ("SGLang", "vLLM")}
         if system.lower() not in known:
             raise KdalabError(f"system {system!r}; allowed: SGLang, vLLM, both")
+        check_asked(settings, base, objective, known[system.lower()])
         tier = 0 if host.lower() == "off" else parse_bytes(host)
         requests = source.read()
         with o.progress("replays", quiet=as_json) as show:
@@ -193,6 +200,37 @@ def advise(
     for advice in found:
         print_advice(advice, source.words)
     o.print_report(report_of(requests))
+
+
+def check_asked(
+    settings: list[str] | None, base: Setup, objective: str, systems: Sequence[str]
+) -> None:
+    """See that ``advise`` takes every setting that ``--set`` names, and drops none.
+
+    Raises:
+        KdalabError: one that it chooses itself, or that is no part of what it advises.
+    """
+    from kdalab.errors import KdalabError
+    from kdalab.lab.setup import BLOCK_ONLY, shown
+
+    names = o.set_names(settings)
+    chosen = {"cache", "checkpoints", "retention", "split", "int8", *BLOCK_ONLY}
+    for name in sorted(names & {*chosen, "pd", "host", "policy"}):
+        word = f"{name}={shown(name, getattr(base, name))}"
+        if name in chosen:
+            why = "advise chooses it itself; leave it out"
+        elif name == "pd":
+            why = "advise is for one deployment that does both; leave it out"
+        else:
+            why = f"advise takes it as --{name}"
+        raise KdalabError(f"{word}: {why}. To see what it does: lab replay ... -s {word}")
+    if "arrivals" in names and objective == "ttft" and not base.arrivals:
+        raise KdalabError(
+            "arrivals=off: the objective ttft counts waiting, so advise takes the arrival times; "
+            "leave it out, or use --objective flops"
+        )
+    if base.decoded and "vLLM" in systems:
+        raise KdalabError("decoded=on is a setting of the radix cache; add --system SGLang")
 
 
 def print_rows(rows: list[Row], best: list[Row]) -> None:

@@ -33,7 +33,7 @@ from kdalab.lab.request import TraceRequest
 from kdalab.lab.room import NOTHING, Room
 from kdalab.lab.setup import Setup
 from kdalab.spec import state_sizes
-from kdalab.units import format_bytes
+from kdalab.units import format_apart
 
 
 @dataclass(slots=True)
@@ -308,11 +308,12 @@ class RadixRun:
             raise self._too_large(request, need)
 
     def _too_large(self, request: TraceRequest, need: int) -> KdalabError:
+        needed, there = format_apart(need, self.setup.memory or 0)
         what = "its active state" if self.setup.arrivals else "a checkpoint"
         return KdalabError(
             f"the request on line {request.line:,} ({request.input_tokens:,} tokens in, "
-            f"{request.output_tokens:,} out) alone needs {format_bytes(need)} of memory: its "
-            f"latent KV and {what}. There are {format_bytes(self.setup.memory or 0)}"
+            f"{request.output_tokens:,} out) alone needs {needed} of memory: its "
+            f"latent KV and {what}. There are {there}"
         )
 
     # -- the host ----------------------------------------------------------------------------

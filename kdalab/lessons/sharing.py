@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -155,6 +156,7 @@ def _slots(run: Recording, step: int) -> tuple[SlotView, ...]:
     aliases, writers, over = _aliases(run, step)
     past = run.events[: run.steps[step].event_index]
     begun = {e.request for e in past if isinstance(e, ev.Computed | ev.Replayed)}
+    moved = _moved(past)
     private: list[SlotView] = []
     for slot, owner in enumerate(view.active):
         name = f"active:{slot}"
@@ -168,7 +170,7 @@ def _slots(run: Recording, step: int) -> tuple[SlotView, ...]:
         if role == "active" and owner in aliases:
             private.append(SlotView(name, "alias", owner, of=aliases[owner]))
             continue
-        if role == "active" and owner not in begun:
+        if role == "active" and (owner not in begun or owner in moved):
             role = "waiting"
         seen = request.computed if role == "active" else 0
         private.append(SlotView(name, role, owner, seen))
@@ -186,6 +188,23 @@ def _slots(run: Recording, step: int) -> tuple[SlotView, ...]:
     if not shared:
         return (*private, *cached)
     return tuple(p if c.role == "free" else c for p, c in zip(private, cached, strict=True))
+
+
+def _moved(past: Sequence[ev.Event]) -> set[str]:
+    """Requests that have donated their slot and have not written into the next one yet."""
+    moved: set[str] = set()
+    decoding: set[str] = set()
+    for event in past:
+        match event:
+            case ev.Donated():
+                moved.add(event.request)
+            case ev.Computed() | ev.Replayed():
+                moved.discard(event.request)
+            case ev.Decoded():
+                if event.request in decoding:  # the first token comes of the prompt's last forward
+                    moved.discard(event.request)
+                decoding.add(event.request)
+    return moved
 
 
 def _aliases(run: Recording, step: int) -> tuple[dict[str, int], dict[int, str], Counter[int]]:

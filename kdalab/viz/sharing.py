@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -178,8 +179,18 @@ def _slot(
         shape += svg.badge(x + _BOX + 1, _TOP - 1, slot.owner, names.index(slot.owner), 8)
     shape += svg.text(middle, _TOP - 12, seen, "small mid strong") if seen else ""
     shape += svg.text(middle, _TOP + 67, number_of(slot), "small mid muted")
-    shape += svg.text(middle, _TOP + 81, words[slot.role], "small mid")
+    shape += _inside(middle, _TOP + 81, words[slot.role], "small")
     return svg.group(shape, title=title, pick=slot.name)
+
+
+def _inside(middle: float, y: float, words: str, css_class: str) -> str:
+    """Small words around ``middle``, moved where the picture's edge would cut them."""
+    half = sum(11.5 if unicodedata.east_asian_width(c) in "WF" else 6.8 for c in words) / 2
+    if middle < half:
+        return svg.text(1, y, words, css_class)
+    if middle > svg.WIDTH - half:
+        return svg.text(svg.WIDTH - 1, y, words, f"{css_class} end")
+    return svg.text(middle, y, words, f"{css_class} mid")
 
 
 def number_of(slot: Slot) -> str:
@@ -201,7 +212,7 @@ def _bar(x: float, names: Sequence[str], owner: str) -> str:
 def _arrow(x0: float, x1: float, note: str, words: Mapping[str, str]) -> str:
     a, b, y = x0 + _BOX / 2, x1 + _BOX / 2, _TOP - 24
     if a == b:
-        return svg.text(a, y - 6, words["given"], "small mid strong halo")
+        return _inside(a, y - 9, words["given"], "small strong halo")
     curve = f"M{a:.1f} {y:.1f} C{a:.1f} 24 {b:.1f} 24 {b:.1f} {y - 5:.1f}"
     head = f"M{b - 5:.1f} {y - 7:.1f} h10 l-5 8 z"
     text = svg.text((a + b) / 2, y - 2, note, "small mid strong halo") if note else ""

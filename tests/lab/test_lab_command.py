@@ -230,9 +230,30 @@ def test_a_gain_that_is_no_figure_is_refused_before_any_work(gain: str, tmp_path
     assert not table.exists()
 
 
+def test_a_memory_that_lacks_one_byte_is_told_to_the_byte(tmp_path: Path) -> None:
+    file = tmp_path / "one.jsonl"
+    row = {"timestamp": 0, "input_length": 1000, "output_length": 1, "hash_ids": [0, 1]}
+    file.write_text(json.dumps(row) + "\n")
+    asked = ("replay", file, "-s", "checkpoints=leaf", "--memory")
+    out = " ".join(call(*asked, "1", code=2).split())
+    need = out.partition("alone needs ")[2].partition(" of memory")[0]
+    assert need == "442.05 MiB"
+    out = " ".join(call(*asked, "463527935", code=2).split())
+    assert "needs 463,527,936 B of memory" in out
+    assert "There are 463,527,935 B" in out
+    assert "restored" in call(*asked, "463527936")
+
+
+def test_a_table_and_a_figure_are_two_files(trace: Path, tmp_path: Path) -> None:
+    both = tmp_path / "a.json"
+    out = call("sweep", trace, "--out", both, "--figure", f"{tmp_path}/./a.json", code=2)
+    assert "name one file; give two" in " ".join(out.split())
+    assert not both.exists()
+
+
 def test_a_sweep_in_which_nothing_fits_fails(trace: Path) -> None:
     words = ("sweep", trace, "--checkpoints", "leaf,every:4096", "--int8", "off", "--budgets", "1")
-    call(*words, code=1)
+    assert "kdalab: none of 2 replays could run; the first: the request on" in call(*words, code=1)
     call(*words, "--json", code=1)
 
 
@@ -347,7 +368,8 @@ def test_a_policy_that_fails_is_marked_on_the_board_and_says_why(
 ) -> None:
     file = tmp_path / "ends.py"
     file.write_text("import sys\nclass Mine:\n    def boundaries(self, *_):\n        sys.exit(3)\n")
-    out = call("leaderboard", trace, "--policy", f"{file}:Mine")
+    out = call("leaderboard", trace, "--policy", f"{file}:Mine", code=1)
+    assert "Mine failed; the table says on which trace" in out
     assert "raised SystemExit: 3" in out.partition("failed on t.jsonl: ")[2].replace("\n", " ")
     assert out.index("leaf+branch, lru") < out.index("failed")
 
@@ -413,7 +435,7 @@ def test_the_command_that_advice_prints_gives_what_it_promised(tmp_path: Path) -
         [str(file), "--limit", "60", "--block-tokens", "512"],
         ["--made-up", "chat-like:60", "--seed", "3"],
     ):
-        asked = (*words, "--memory", "60GiB", "--system", "SGLang", "-s", "speed=2 int8=off")
+        asked = (*words, "--memory", "60GiB", "--system", "SGLang", "-s", "speed=2 decoded=on")
         (promised,) = json.loads(call("advise", *asked, "--json"))
         (line,) = [x for x in call("advise", *asked).splitlines() if "in the lab:" in x]
         command = line.partition(": ")[2]
@@ -425,6 +447,23 @@ def test_the_command_that_advice_prints_gives_what_it_promised(tmp_path: Path) -
         assert replayed["hit_tokens"] == promised["after"]["hit_tokens"]
         assert replayed["flops_saved"] == promised["after"]["flops_saved"]
         assert replayed["ttft_p95"] == promised["after"]["ttft_p95"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("pd=recompute", "pd=recompute: advise is for one deployment"),
+        ("arrivals=off", "arrivals=off: the objective ttft counts waiting"),
+        ("cache=block", "cache=block: advise chooses it itself"),
+        ("int8=off", "int8=off: advise chooses it itself"),
+        ("checkpoints=leaf speed=2", "checkpoints=leaf: advise chooses it itself"),
+        ("host=1GiB", "host=1GiB: advise takes it as --host"),
+        ("decoded=on", "decoded=on is a setting of the radix cache; add --system SGLang"),
+    ],
+)
+def test_advise_drops_no_setting_silently(trace: Path, words: str, said: str) -> None:
+    out = call("advise", trace, "--memory", "60GiB", "-s", words, code=2)
+    assert said in " ".join(out.split())
 
 
 def test_a_grid_that_cannot_be_says_what_is_wrong_and_what_is_allowed(trace: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -319,6 +320,28 @@ def test_what_has_no_known_format_is_refused_in_few_words(tmp_path: Path) -> Non
         read(path)
     assert all(name in str(refused.value) for name in READERS)
     assert len(str(refused.value).replace(str(path), "")) < 300
+
+
+def test_a_device_and_a_pipe_without_an_end_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for device in ("/dev/full", "/dev/null"):
+        with pytest.raises(KdalabError, match=f"{device} is a device; give a file"):
+            open_trace(device)
+    monkeypatch.setattr("kdalab.lab.readers.source.MAX_SPOOL_BYTES", 1 << 20)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "copies"))
+    (tmp_path / "copies").mkdir()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            pipe.write_bytes(bytes(3 << 20))
+
+    threading.Thread(target=write, daemon=True).start()
+    with pytest.raises(KdalabError, match="has not ended; save it as a file first"):
+        open_trace(pipe)
+    assert not list((tmp_path / "copies").iterdir())
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:

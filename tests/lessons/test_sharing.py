@@ -32,6 +32,16 @@ def test_every_request_is_exact_and_every_slot_has_one_use(strategy):
         assert cached == sum(n.state is not None for n in view.nodes.values())
 
 
+def test_after_a_donation_the_next_slot_holds_nothing_until_it_is_written():
+    found = played("extra_buffer")
+    ends = [found.run.events[: s.event_index] for s in found.run.steps]
+    given = next(i for i, e in enumerate(ends) if any(isinstance(x, ev.Donated) for x in e))
+    assert isinstance(ends[given + 1][-1], ev.Computed)
+    for step, role, tokens in ((given, "waiting", 0), (given + 1, "active", 109)):
+        own = [s for s in found.slots[step] if s.owner == "A" and s.role != "spare"]
+        assert [(s.role, s.tokens) for s in own] == [(role, tokens)]
+
+
 def test_donating_copies_only_what_a_hit_needs():
     copy, give = played("copy").ledgers[-1], played("extra_buffer").ledgers[-1]
     hits = 3  # B, C and D

@@ -50,6 +50,23 @@ def test_slots_name_their_owner_and_are_escaped():
     assert any(HOSTILE in str(x) and "active" in str(x) for x in titles)
 
 
+@pytest.mark.parametrize("word", ["given, 0 B copied", "交出，复制了零字节，仍在原处", "cached"])
+def test_words_at_an_edge_stay_inside_the_picture(word):
+    slots = [SlotView(f"active:{i}", "cached", "", 64) for i in range(14)]
+    words = WORDS | {"given": word, "cached": word}
+    moves = [("active:0", "active:0"), ("active:13", "active:13")]
+    shown = owners_svg(slots, ["A"], words=words, label="", moves=moves)
+    root = ElementTree.fromstring(shown)
+    half = 0.5 * sum(5.5 if c.isascii() else 10.5 for c in word)  # at 10.5 px
+    texts = [x for x in root.iter() if x.text == word]
+    assert len(texts) == 16
+    for text in texts:
+        x, kind = float(text.get("x")), text.get("class").split()
+        left = x - (half if "mid" in kind else 2 * half if "end" in kind else 0)
+        assert left >= 0
+        assert left + 2 * half <= 860
+
+
 def test_bytes_of_the_unified_picture_are_drawn_to_one_scale():
     film = film_of(unified)
     found, step = film.found, film.opening

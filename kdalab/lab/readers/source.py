@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -24,6 +23,8 @@ RATIO_FROM = 64 << 20
 #: worth: a file may have so many bytes of them, and one more for every ``TEXT_PER_BLANK`` of text.
 MAX_BLANK_BYTES = 1 << 20
 TEXT_PER_BLANK = 32
+#: What is copied of a pipe, at most.
+MAX_SPOOL_BYTES = 16 << 30
 _TELL_BYTES = 256 << 10
 #: Four bytes before two: UTF-32's mark begins with UTF-16's.
 _OTHER_TEXT = {
@@ -107,17 +108,32 @@ def document(file: Path) -> bytes:
 
 def spooled(path: Path) -> Path:
     """``path`` itself if it is a file or a folder; of a pipe, a temporary copy: a trace is read
-    more than once (to recognise it, to check a budget, to replay it)."""
+    more than once (to recognise it, to check a budget, to replay it).
+
+    Raises:
+        KdalabError: it is a device, or the pipe gives more than ``MAX_SPOOL_BYTES``.
+    """
     try:
         if path.is_file() or path.is_dir() or not path.exists():
             return path
     except (OSError, ValueError):
         return path
     with path.open("rb") as source:
+        if path.is_block_device() or (path.is_char_device() and not source.isatty()):
+            raise KdalabError(f"{path} is a device; give a file, a folder or a pipe")
         target = tempfile.NamedTemporaryFile(prefix="kdalab-trace-")  # noqa: SIM115
-        _SPOOLS.append(target)  # lives, and is deleted, with the process
-        shutil.copyfileobj(source, target)
+        size = 0
+        while chunk := source.read(1 << 20):
+            size += len(chunk)
+            if size > MAX_SPOOL_BYTES:
+                target.close()  # and it is deleted
+                raise KdalabError(
+                    f"{path} gave more than {MAX_SPOOL_BYTES >> 30} GiB and has not ended; save "
+                    "it as a file first"
+                )
+            target.write(chunk)
         target.flush()
+        _SPOOLS.append(target)  # lives, and is deleted, with the process
     return Path(target.name)
 
 
