@@ -83,6 +83,10 @@ class SharingFilm(EngineFilm):
         reason = _reason(self, step)
         if reason:  # the sentence stands under the picture; here is why
             text = t(lang, f"sharing.{reason}", who=here.request)
+            wrong = [m.request for m in self.run.measured if m.first_difference is not None]
+            if reason == "why-read" and wrong:
+                told = t(lang, "sharing.wrong-tokens", names=", ".join(wrong))
+                text += ("" if lang == "zh" else " ") + told
             parts = [(t(lang, "sharing.why"), f"<p>{esc(text)}</p>")]
         else:
             text = f'<p class="now">{esc(self.sentence(step, lang))}</p>'

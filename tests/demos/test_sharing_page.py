@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from demos._text import t
 from demos.sharing import LESSON
 
 
@@ -21,6 +22,18 @@ def test_a_copy_is_said_to_be_made_in_the_step_that_counts_it(lang):
     queued = film.run.steps[film.opening]
     assert queued.kind == "CopiedOnWrite"
     assert film.found.ledgers[film.opening].copied == 0
+
+
+@pytest.mark.parametrize("lang", ["en", "zh", "ko"])
+def test_the_step_that_reads_a_spoiled_state_says_whose_tokens_are_wrong(lang):
+    film = LESSON.play(LESSON.settings({"breaks": ("cow",)}))
+    tokens = film.data()["measured"]
+    wrong = [m["request"] for m in tokens if m["first_difference"] is not None]
+    assert wrong == ["B", "C", "D"]
+    said = t(lang, "sharing.wrong-tokens", names="B, C, D")
+    assert said in film.why(film.opening, lang)
+    whole = LESSON.play(LESSON.default)
+    assert not any(said in whole.why(s, lang) for s in range(whole.last + 1))
 
 
 def test_an_overwritten_slot_tells_what_has_been_written_over_it():
