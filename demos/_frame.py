@@ -244,7 +244,7 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
         query, code = link
         lang = (code, code if query.get("lang") in LANGUAGES else "")
         shown = whole_run(lesson, lesson.default, None, lang)
-        return *labels(lesson, pages, lesson.default, lang), *shown
+        return *worded(lesson.default, lang), *shown
 
     link = gr.State(None)
     page.load(

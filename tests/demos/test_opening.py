@@ -93,6 +93,13 @@ def test_building_plays_nothing_and_drawing_fills_every_page(app):
         assert picked == ("data-pick" in picture)
 
 
+def test_a_refused_link_is_answered_with_every_output_of_its_page(app):
+    refusals = [fn for fn in app.fns.values() if fn.name == "refused"]
+    assert len(refusals) == sum(hasattr(p.module, "LESSON") for p in _pages.listed())
+    for fn in refusals:
+        assert len(fn.fn(({"none": "1"}, "ko"))) == len(fn.outputs)
+
+
 def test_pages_stand_as_gradio_s_own_routes_do(app):
     with gr.Blocks() as other:
         gr.HTML("")
