@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -79,8 +81,23 @@ def test_a_hub_that_does_not_start_says_why(monkeypatch):
 
 
 def test_memory_is_that_of_the_process_asked_for():
-    mine = ui.resident_bytes(os.getpid())
-    assert 10 << 20 < mine < 1 << 36
-    block = bytearray(os.urandom(1)) * (64 << 20)
-    assert ui.resident_bytes(os.getpid()) > mine + (32 << 20)
-    del block
+    """Bare processes 64 MiB apart: one that ran other tests may use what it still holds."""
+    hold = "import sys; b = bytearray(b'x') * int(sys.argv[1]); print(len(b), flush=True); input()"
+
+    def resident(n: int) -> int:
+        with subprocess.Popen(
+            [sys.executable, "-I", "-c", hold, str(n)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == f"{n}\n"
+            size = ui.resident_bytes(child.pid)
+            child.communicate("\n")
+        assert child.returncode == 0
+        return size
+
+    small, large = resident(1), resident(64 << 20)
+    assert 1 << 20 < small < 64 << 20
+    assert 63 << 20 < large - small < 66 << 20
