@@ -116,8 +116,10 @@ def read_trace(
     from kdalab.cli.traces import made_up_requests
     from kdalab.lab import ReadOptions, open_trace
 
-    if (trace is None) == (made_up is None):
-        raise KdalabError("give a trace, or --made-up N or PRESET:N; not both")
+    if trace is None and made_up is None:
+        raise KdalabError("give a trace, or --made-up N or PRESET:N")
+    if trace is not None and made_up is not None:
+        raise KdalabError("a trace and --made-up: give one of them, not both")
     if made_up is not None:
         return made_up_requests(made_up, seed, limit)
     assert trace is not None

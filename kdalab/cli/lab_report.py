@@ -67,6 +67,7 @@ def build_report(
         sweep_rows,
     )
     from kdalab.lab.run import replay_setup
+    from kdalab.lab.setup import DEFAULTS, shown
     from kdalab.lab.stats import trace_stats
     from kdalab.lab.sweep import combine, pareto, sweep
     from kdalab.viz.lab_figures import memory_figure, pareto_figure
@@ -91,6 +92,11 @@ def build_report(
     rows = sweep(requests, setups, jobs)
     best = pareto(rows, "memory")
     found = advise(requests, setup, objective, jobs=jobs)
+    left = [
+        f"{name}={shown(name, value)}"
+        for name in ("pd", "policy", "host")
+        if (value := getattr(setup, name)) != DEFAULTS[name]
+    ]
     samples = [s._asdict() for s in account.over_time]
     sections = [
         ("The trace", rows_html(stats.rows()) + list_html(report_of(requests).lines)),
@@ -110,6 +116,8 @@ def build_report(
         text = code_html([*a.flags, "", "in the lab:", replay_command(a, words)])
         text += text_html(f"{advice_gain(a)} {simpler_words()}") + rows_html(cells, header, names=2)
         text += list_html(advice_failures(a))
+        if left:
+            text += text_html(f"The replay above has {', '.join(left)}; the advice is without.")
         text = "".join(text_html(f"Warning: {w}.", warning=True) for w in a.warnings) + text
         sections.append((f"Advice for {a.system}", text))
         sections.append(("What that rests on", list_html(a.assumptions)))

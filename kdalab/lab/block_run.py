@@ -46,16 +46,23 @@ def layout_for(setup: Setup, trace_block: int) -> BlockLayout:
         KdalabError: a block that the trace's own block does not divide; pages that do not fit.
     """
     sizes = state_sizes(setup.spec)
+    state = sizes.recurrent_bytes_per_layer + sizes.conv_bytes_per_layer
+    token = sizes.latent_bytes_per_token_per_layer
     block = setup.block
     if block is None:
-        state = sizes.recurrent_bytes_per_layer + sizes.conv_bytes_per_layer
-        token = sizes.latent_bytes_per_token_per_layer
         block = attention_block(state, token, lcm(ALIGN, trace_block))
-    if block % trace_block:
-        near = max(1, block // trace_block) * trace_block
+    least = trace_block if setup.layout == "packed" else attention_block(state, token, trace_block)
+    if block % trace_block or block < least:
+        near = max(least, round(block / trace_block) * trace_block)
         raise KdalabError(
-            f"blocks of {block:,} tokens on a trace whose ids stand for {trace_block:,} each; "
-            f"{near:,} works"
+            f"blocks of {block:,} tokens: this trace's ids stand for {trace_block:,} tokens each"
+            + (
+                f", and in the padded layout a block holds a state of {format_bytes(state)}"
+                if setup.layout == "padded"
+                else ""
+            )
+            + f"; use a multiple of {trace_block:,} from {least:,} up (near here: {near:,}"
+            + (f"; layout=packed takes {trace_block:,})" if least > trace_block else ")")
         )
     groups = group_layers(layer_specs(setup.spec, block=block))
     return padded_layout(groups) if setup.layout == "padded" else packed_layout(groups)

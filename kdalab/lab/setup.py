@@ -208,7 +208,10 @@ def _switch(key: str, text: str) -> bool:
 
 
 def _size(key: str, text: str) -> int:
-    return parse_bytes(text)
+    try:
+        return parse_bytes(text)
+    except KdalabError as error:
+        raise KdalabError(f"{key}={text}: {error}") from None
 
 
 def _size_or(word: str, value: int | None) -> Callable[[str, str], int | None]:
@@ -221,8 +224,15 @@ def _size_or(word: str, value: int | None) -> Callable[[str, str], int | None]:
 def _whole(key: str, text: str) -> int:
     digits = text.replace(",", "").replace("_", "")
     if not digits.isdecimal() or len(digits) > 15:
-        raise KdalabError(f"{key}={text}; use a whole number")
+        raise KdalabError(f"{key}={text}; use a whole number{_range(key)}")
     return int(digits)
+
+
+def _range(key: str) -> str:
+    least, most = _LEAST.get(key), _MOST.get(key)
+    if most is not None:
+        return f" of {least or 0:g} to {most:,.0f}" if most < 1e15 else f" of {least:g} to {most:g}"
+    return "" if least is None else f", {least:g} or more"
 
 
 def _number(key: str, text: str) -> float:
@@ -231,7 +241,7 @@ def _number(key: str, text: str) -> float:
     except ValueError:
         value = float("nan")
     if value != value or value in (float("inf"), float("-inf")):
-        raise KdalabError(f"{key}={text}; use a number")
+        raise KdalabError(f"{key}={text}; use a number{_range(key)}")
     return value
 
 
@@ -290,6 +300,8 @@ def read_word(word: str) -> tuple[str, Any]:
     key = name.strip().replace("-", "_")
     if not equals or key not in _PARSERS:
         raise KdalabError(f"{word!r} is no setting; use KEY=VALUE with {', '.join(_PARSERS)}")
+    if not value.strip():
+        raise KdalabError(f"{key}= has no value; leave it out for {shown(key, DEFAULTS[key])}")
     return key, _PARSERS[key](key, value.strip())
 
 
@@ -309,7 +321,8 @@ def check_value(name: str, value: Any) -> None:
     if (least := _LEAST.get(name)) is not None and not value >= least:
         raise KdalabError(f"{name} = {told}; use {least:,g} or more")
     if (most := _MOST.get(name)) is not None and not value <= most:
-        raise KdalabError(f"{name} = {told}; use {most:,.0f} or less")
+        limit = f"{most:,.0f}" if most < 1e15 else f"{most:g}"
+        raise KdalabError(f"{name} = {told}; use {limit} or less")
 
 
 def shown(name: str, value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -136,6 +137,7 @@ def backend(ray: str | None, dask: str | None) -> Iterator[None]:
             from ray.util.joblib import register_ray
         except ImportError:
             raise KdalabError("Ray is not installed; pip install 'ray' to use --ray") from None
+        check_reachable(ray)
         try:
             cluster.init(address=ray, ignore_reinit_error=True, logging_level=logging.WARNING)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
@@ -166,6 +168,22 @@ def backend(ray: str | None, dask: str | None) -> Iterator[None]:
             client.close()
         return
     yield
+
+
+def check_reachable(address: str) -> None:
+    """Refuse a cluster at ``HOST:PORT`` where nobody answers: Ray itself tries for most of a
+    minute. Other words ("local", "auto") are Ray's to read.
+
+    Raises:
+        KdalabError: no answer within five seconds.
+    """
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise KdalabError(f"no Ray cluster at {address!r}: {error}") from error
 
 
 def one_row(trace: Requests, setup: Setup) -> Row:

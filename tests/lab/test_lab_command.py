@@ -115,6 +115,17 @@ def test_a_report_is_one_page_that_needs_no_network(trace: Path, tmp_path: Path)
     assert "e+1" not in html.rpartition("</script>")[2]
 
 
+def test_a_report_says_what_its_advice_is_without(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    words = ("report", trace, "--out", page, "--budgets", "60GiB", "--memory", "60GiB")
+    call(*words, "-s", "pd=recompute host=1GiB")
+    html = page.read_text()
+    without = "The replay above has pd=recompute, host=1GiB; the advice is without."
+    assert html.count(without) == 2  # once a system
+    call(*words)
+    assert "the advice is without" not in page.read_text()
+
+
 def test_a_policy_goes_from_template_to_board(tmp_path: Path, trace: Path) -> None:
     file = tmp_path / "mine.py"
     call("policy-template", file)

@@ -260,7 +260,16 @@ def test_output_enters_the_cache_where_its_ids_are_known(tmp_path: Path) -> None
 def test_settings_that_this_trace_rules_out_are_refused() -> None:
     for text, message in [
         ("checkpoints=every:700", "checkpoint interval 700"),
-        ("cache=block block=700", "blocks of 700 tokens on a trace whose ids stand for 512"),
+        (
+            "cache=block block=700",
+            r"for 512 tokens each.* from 6,144 up \(near here: 6,144; l",
+        ),
+        (
+            "cache=block block=1024",
+            r"state of 6.21 MiB; .* from 6,144 up .*packed takes 512",
+        ),
+        ("cache=block block=7000", r"stand for 512 tokens each.*\(near here: 7,168; "),
+        ("cache=block block=700 layout=packed", r"each; use .* from 512 up \(near here: 512\)"),
         ("cache=block unit=128", "a match unit of 128 tokens"),
         ("cache=block memory=200MiB", "use smaller blocks"),
         ("cache=block memory=1GiB", "does not fit 6 blocks of 6,144 tokens; give more"),
@@ -269,3 +278,8 @@ def test_settings_that_this_trace_rules_out_are_refused() -> None:
     ]:
         with pytest.raises(KdalabError, match=message):
             run(text)
+
+
+@pytest.mark.parametrize("words", ["block=6144", "block=7168", "block=512 layout=packed"])
+def test_a_block_that_a_refusal_names_is_taken(words: str) -> None:
+    assert run(f"cache=block memory=600GiB {words}").requests

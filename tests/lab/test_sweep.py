@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from kdalab.lab.generate import PRESETS, generated_trace
 from kdalab.lab.readers import open_trace
 from kdalab.lab.room import Room
 from kdalab.lab.sweep import GAINS as LAB_GAINS
-from kdalab.lab.sweep import combine, pareto, sweep, write_table
+from kdalab.lab.sweep import check_reachable, combine, pareto, sweep, write_table
 from kdalab.viz.lab_figures import GAINS as FIGURE_GAINS
 
 TRACE = synthetic_trace(120)
@@ -50,6 +51,21 @@ def test_processes_give_the_same_rows_from_memory_and_from_a_file(tmp_path: Path
     assert without_time(sweep(TRACE, setups, jobs=2)) == alone
     streamed = without_time(sweep(open_trace(path), setups, jobs=2))
     assert [r["hit_tokens"] for r in streamed] == [r["hit_tokens"] for r in alone]
+
+
+def test_a_cluster_that_does_not_answer_is_refused_at_once() -> None:
+    with socket.socket() as here:
+        here.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{here.getsockname()[1]}"
+        for words in (address, f"ray://{address}"):
+            with pytest.raises(KdalabError, match=f"no Ray cluster at '{words}': .*refused"):
+                check_reachable(words)
+        here.listen()
+        check_reachable(address)
+    with pytest.raises(KdalabError, match=r"no Ray cluster at 'nowhere.invalid:1'"):
+        check_reachable("nowhere.invalid:1")
+    for words in ("local", "auto", "[::1]", "http://nowhere"):
+        check_reachable(words)
 
 
 @pytest.mark.slow
