@@ -24,6 +24,8 @@ def say(problem: object) -> None:
     """Print ``kdalab: problem``: for people at the width of their terminal, else in one line, as
     scripts and logs want it."""
     text = f"kdalab: {problem}"
+    if source := sys.modules.get("kdalab.lab.readers.source"):  # it has read a pipe, perhaps
+        text = source.as_given(text)
     typer.echo(folded(text, get_terminal_size().columns) if _on_a_terminal() else text, err=True)
 
 

@@ -99,7 +99,7 @@ def open_any(
         found = open_trace(file, None, options)
     except KdalabError:
         found = MooncakeReader(file, options)
-    found.name = MooncakeReader(trace).name
+    found.name = "stdin" if trace == "-" else MooncakeReader(trace).name
     return found
 
 

@@ -6,6 +6,8 @@ import contextlib
 import gzip
 import json
 import os
+import subprocess
+import sys
 import threading
 from array import array
 from pathlib import Path
@@ -342,6 +344,66 @@ def test_a_device_and_a_pipe_without_an_end_are_refused(
     with pytest.raises(KdalabError, match="has not ended; save it as a file first"):
         open_trace(pipe)
     assert not list((tmp_path / "copies").iterdir())
+
+
+def test_a_pipe_that_begins_as_no_trace_does_is_refused_before_its_end(tmp_path: Path) -> None:
+    pipe, sent = tmp_path / "pipe", [0]
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), pipe.open("wb", buffering=0) as into:
+            while sent[0] < 64 << 20:
+                sent[0] += into.write(b"y\n" * 32768)
+
+    feed = threading.Thread(target=write, daemon=True)
+    feed.start()
+    with pytest.raises(KdalabError, match="begins 'y', which is no format known here"):
+        open_trace(pipe)
+    feed.join(timeout=60)
+    assert not feed.is_alive()
+    assert sent[0] < 16 << 20
+
+
+def test_a_long_document_in_a_pipe_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kdalab.lab.readers.source.CHECK_BYTES", 1000)
+    session = SAMPLES["agentic"][0]
+    many = [session["requests"][0] | {"t": float(i)} for i in range(8_000)]
+    pipe, text = tmp_path / "pipe", json.dumps(session | {"requests": many}, indent=4)
+    assert len(text) > 1 << 20  # more than one read of the pipe
+    file = tmp_path / "session.json"
+    file.write_text(text)
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.write_text(text), daemon=True).start()
+    assert read(pipe)[1] == read(file)[1]
+
+
+CUT = """
+import sys
+from kdalab.cli.refuse import say
+from kdalab.errors import KdalabError
+from kdalab.lab.readers import open_trace
+try:
+    list(open_trace("-", "mooncake"))
+except KdalabError as error:
+    say(error)
+"""
+
+
+def test_what_is_wrong_with_a_pipe_names_the_pipe_and_leaves_no_copy(tmp_path: Path) -> None:
+    file = write_synthetic(tmp_path / "f.jsonl", 200)
+    cut = gzip.compress(file.read_bytes())[:2000]
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", CUT],
+        input=cut,
+        capture_output=True,
+        env={**os.environ, "TMPDIR": str(copies)},
+    )
+    assert b"kdalab: cannot read the trace 'standard input': Compressed file ended" in done.stderr
+    assert not list(copies.iterdir())
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:

@@ -46,11 +46,12 @@ def open_trace(
     Raises:
         KdalabError: no such file or format, or a content that no reader claims.
     """
-    file = source.spooled(Path(path))
     if format is not None and format not in READERS:
         raise KdalabError(f"unknown format {format!r}; allowed: {', '.join(READERS)}")
+    file = source.spooled(Path(path), None if format else _could_be_a_trace)
     reader = (READERS[format] if format else sniff(file))(file, options)
-    reader.name = Path(path).name.encode(errors="backslashreplace").decode() or reader.name
+    name = "stdin" if str(path) == "-" else Path(path).name
+    reader.name = name.encode(errors="backslashreplace").decode() or reader.name
     return reader
 
 
@@ -75,8 +76,16 @@ def sniff(path: Path) -> type[Reader]:
     )
 
 
-def read_head(path: Path) -> Head:
-    """The first lines of a file that are not blank, and those of them that are JSON objects."""
+def _could_be_a_trace(path: Path) -> None:
+    """Refuse the beginning of a pipe that no reader would claim, however it goes on."""
+    head = read_head(path, whole=False)
+    if not head.header.startswith("{"):  # or it may be a document over many lines
+        sniff(path)
+
+
+def read_head(path: Path, *, whole: bool = True) -> Head:
+    """The first lines of a file that are not blank, and those of them that are JSON objects; with
+    ``whole``, a file that is one JSON object over many lines counts as one."""
     try:
         if path.is_dir():
             return Head(path, is_folder=True)
@@ -95,7 +104,7 @@ def read_head(path: Path) -> Head:
             head.rows.append(row)
         if number >= HEAD_LINES:
             break
-    if not head.rows and head.header.startswith("{"):
+    if whole and not head.rows and head.header.startswith("{"):
         row = _object(source.document(path).decode(errors="replace"))  # over several lines
         if row is not None:
             head.rows.append(row)

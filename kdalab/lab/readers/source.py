@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ MAX_BLANK_BYTES = 1 << 20
 TEXT_PER_BLANK = 32
 #: What is copied of a pipe, at most.
 MAX_SPOOL_BYTES = 16 << 30
+#: With so much of a pipe one can tell whether it is a trace.
+CHECK_BYTES = 4 << 20
 _TELL_BYTES = 256 << 10
 #: Four bytes before two: UTF-32's mark begins with UTF-16's.
 _OTHER_TEXT = {
@@ -106,38 +109,74 @@ def document(file: Path) -> bytes:
     return b"".join(parts)
 
 
-def spooled(path: Path) -> Path:
-    """``path`` itself if it is a file or a folder; of a pipe, a temporary copy: a trace is read
-    more than once (to recognise it, to check a budget, to replay it).
+def spooled(path: Path, check: Callable[[Path], object] | None = None) -> Path:
+    """``path`` itself if it is a file or a folder; of a pipe ("-" is standard input), a temporary
+    copy: a trace is read more than once (to recognise it, to check a budget, to replay it).
+
+    Args:
+        check: called with the copy when it has ``CHECK_BYTES``, so that what is no trace is
+            refused then, not at its end.
 
     Raises:
-        KdalabError: it is a device, or the pipe gives more than ``MAX_SPOOL_BYTES``.
+        KdalabError: it is a device, or the pipe gives more than ``MAX_SPOOL_BYTES``, or no disk
+            takes it; and what ``check`` raises.
     """
+    given, path = str(path), Path("/dev/stdin") if str(path) == "-" else path
     try:
         if path.is_file() or path.is_dir() or not path.exists():
-            return path
+            return path.resolve() if given == "-" else path
     except (OSError, ValueError):
         return path
+    given = "standard input" if given == "-" else given
     with path.open("rb") as source:
         if path.is_block_device() or (path.is_char_device() and not source.isatty()):
-            raise KdalabError(f"{path} is a device; give a file, a folder or a pipe")
-        target = tempfile.NamedTemporaryFile(prefix="kdalab-trace-")  # noqa: SIM115
+            raise KdalabError(f"{given} is a device; give a file, a folder or a pipe")
+        copy, target = _nameless()
+        _SPOOLS[str(target)] = (given, copy)  # lives, and is deleted, with the process
         size = 0
         while chunk := source.read(1 << 20):
+            unchecked = size < CHECK_BYTES
             size += len(chunk)
             if size > MAX_SPOOL_BYTES:
-                target.close()  # and it is deleted
+                copy.close()  # and it is deleted
                 raise KdalabError(
-                    f"{path} gave more than {MAX_SPOOL_BYTES >> 30} GiB and has not ended; save "
+                    f"{given} gave more than {MAX_SPOOL_BYTES >> 30} GiB and has not ended; save "
                     "it as a file first"
                 )
-            target.write(chunk)
-        target.flush()
-        _SPOOLS.append(target)  # lives, and is deleted, with the process
-    return Path(target.name)
+            try:
+                copy.write(chunk)
+                copy.flush()
+            except OSError as error:
+                raise KdalabError(
+                    f"cannot copy {given} to {tempfile.gettempdir()}: {error.strerror}; save it as "
+                    "a file first"
+                ) from error
+            if check is not None and unchecked and size >= CHECK_BYTES:
+                check(target)
+    return target
 
 
-_SPOOLS: list[object] = []
+def _nameless() -> tuple[IO[bytes], Path]:
+    """A temporary file and the path by which this process and its workers read it. Linux deletes
+    it whatever ends the process: it has no name of its own."""
+    copy = cast(IO[bytes], tempfile.TemporaryFile())  # noqa: SIM115
+    target = Path(f"/proc/{os.getpid()}/fd/{copy.fileno()}")
+    if target.is_file():
+        return copy, target
+    copy.close()
+    named = tempfile.NamedTemporaryFile(prefix="kdalab-trace-")  # noqa: SIM115
+    return cast(IO[bytes], named), Path(named.name)
+
+
+def as_given(text: str) -> str:
+    """``text`` with the pipes that were named, not the copies of them."""
+    for copy, (pipe, _) in _SPOOLS.items():
+        text = text.replace(copy, pipe)
+    return text
+
+
+_SPOOLS: dict[str, tuple[str, IO[bytes]]] = {}
+"""Path of a copy -> its pipe, the open copy."""
 
 
 def _check_ratio(file: Path, size: int, raw: IO[bytes]) -> None:
