@@ -118,6 +118,8 @@ class Number:
             except ValueError:
                 raise KdalabError(f"{self.key} = {value[:40]!r} is not a number") from None
         number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and isinstance(value, int) and abs(value) > 10**308:  # more than a float holds
+            raise KdalabError(f"{self.key} is too large; use {self.low:g} to {self.high:g}")
         if not number or not math.isfinite(value):
             raise KdalabError(f"{self.key} = {str(value)[:40]!r} is not a number")
         if not self.low <= value <= self.high:

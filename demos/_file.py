@@ -216,11 +216,12 @@ def add_endpoint(lesson: Lesson, control: Upload, numbers: Callable[..., Any]) -
 def _check_requests(given: Any) -> None:
     try:
         asked = float(given["requests"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return  # none, or one that the lesson refuses
     if asked > ENDPOINT_REQUESTS:
+        told = f"{asked:,.0f}" if asked < 1e15 else f"{asked:g}"
         raise KdalabError(
-            f"{asked:,.0f} requests; this call takes {ENDPOINT_REQUESTS:,} at most. Use kdalab lab "
+            f"{told} requests; this call takes {ENDPOINT_REQUESTS:,} at most. Use kdalab lab "
             "for more"
         )
 

@@ -73,6 +73,10 @@ def read_place(query: dict[str, str]) -> Place:
     stop, answers = query.get("stop", "1"), query.get("answers", OPEN * len(STOPS))
     if not re.fullmatch(r"[0-9]{1,3}", stop):
         raise KdalabError(f"stop={stop[:20]!r} in the link is not a whole number")
+    if not 1 <= int(stop) <= len(STOPS) + 1:
+        raise KdalabError(
+            f"stop={int(stop)} in the link; the tour has the stops 1 to {len(STOPS) + 1}"
+        )
     fits = len(answers) == len(STOPS) and all(
         sign == OPEN or sign in "0123456789"[: len(s.options)]
         for sign, s in zip(answers, STOPS, strict=True)

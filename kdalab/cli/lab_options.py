@@ -151,15 +151,15 @@ def build_setup(
     return Setup.parse(words, Setup(memory=limit, **defaults))
 
 
-def set_names(settings: list[str] | None) -> set[str]:
-    """The settings that ``--set`` names.
+def set_values(settings: list[str] | None) -> dict[str, Any]:
+    """The settings that ``--set`` names, with their values.
 
     Raises:
         KdalabError: as ``Setup.parse``.
     """
     from kdalab.lab.setup import read_word, split_words
 
-    return {read_word(w)[0] for text in settings or [] for w in split_words(text)}
+    return dict(read_word(w) for text in settings or [] for w in split_words(text))
 
 
 def check_writable(path: Path | None, *endings: str) -> None:

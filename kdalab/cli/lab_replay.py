@@ -23,10 +23,13 @@ def replay(
     as_json: o.JsonOpt = False,
 ) -> None:
     """Replay a trace under one setup: hits, work saved, bytes, evictions, time to first token."""
+    from kdalab.errors import KdalabError
     from kdalab.lab import replay_setup
 
     with o.known_errors():
         setup = o.build_setup(settings, model, memory, policy)
+        if "write_through" in o.set_values(settings) and not setup.host:
+            raise KdalabError("write_through is of a host tier; give host=SIZE too")
         requests = source.read()
         total = len(requests.requests) if hasattr(requests, "requests") else None
         with o.progress("replaying", quiet=as_json) as show:

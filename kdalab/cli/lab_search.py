@@ -16,7 +16,6 @@ from kdalab.cli.refuse import say
 
 if TYPE_CHECKING:
     from kdalab.lab.advise import Advice
-    from kdalab.lab.setup import Setup
     from kdalab.lab.sweep import Row
 
 
@@ -95,7 +94,7 @@ def sweep(
         given = {
             "memory": budgets, "checkpoints": checkpoints, "retention": retention, "int8": int8
         }  # fmt: skip
-        axes = _axes(given, o.set_names(settings))
+        axes = _axes(given, set(o.set_values(settings)))
         # The base needs a memory too where it divides one.
         limit = next((m for m in axes.get("memory", []) if m.lower() != "unlimited"), None)
         base = o.build_setup(settings, model, limit, policy)
@@ -175,12 +174,14 @@ def advise(
     from kdalab.units import parse_bytes
 
     with o.known_errors():
-        base = o.build_setup(settings, model, memory)
         known = {"sglang": ("SGLang",), "vllm": ("vLLM",), "both": ("SGLang", "vLLM")}
         if system.lower() not in known:
             raise KdalabError(f"system {system!r}; allowed: SGLang, vLLM, both")
-        check_asked(settings, base, objective, known[system.lower()])
+        systems = known[system.lower()]
         tier = 0 if host.lower() == "off" else parse_bytes(host)
+        check_asked(o.set_values(settings), objective, systems, tier)
+        cache = "block" if systems == ("vLLM",) else "radix"
+        base = o.build_setup(settings, model, memory, cache=cache)
         requests = source.read()
         with o.progress("replays", quiet=as_json) as show:
             found = search(
@@ -189,7 +190,7 @@ def advise(
                 objective,
                 tier,
                 jobs,
-                known[system.lower()],
+                systems,
                 lambda n: show(n, None),
                 policy,
             )
@@ -203,9 +204,13 @@ def advise(
 
 
 def check_asked(
-    settings: list[str] | None, base: Setup, objective: str, systems: Sequence[str]
+    asked: dict[str, Any], objective: str, systems: Sequence[str], host: int = 0
 ) -> None:
     """See that ``advise`` takes every setting that ``--set`` names, and drops none.
+
+    Args:
+        asked: setting -> value, as ``--set`` has them.
+        host: bytes of a host tier that could be had.
 
     Raises:
         KdalabError: one that it chooses itself, or that is no part of what it advises.
@@ -213,24 +218,33 @@ def check_asked(
     from kdalab.errors import KdalabError
     from kdalab.lab.setup import BLOCK_ONLY, shown
 
-    names = o.set_names(settings)
-    chosen = {"cache", "checkpoints", "retention", "split", "int8", *BLOCK_ONLY}
-    for name in sorted(names & {*chosen, "pd", "host", "policy"}):
-        word = f"{name}={shown(name, getattr(base, name))}"
+    typed = {name: f"{name}={shown(name, value)}" for name, value in asked.items()}
+    chosen = {"cache", "checkpoints", "retention", "split", "int8", *BLOCK_ONLY} - {"chunk"}
+    for name in sorted(set(asked) & {*chosen, "pd", "host", "policy"}):
         if name in chosen:
             why = "advise chooses it itself; leave it out"
         elif name == "pd":
             why = "advise is for one deployment that does both; leave it out"
         else:
             why = f"advise takes it as --{name}"
-        raise KdalabError(f"{word}: {why}. To see what it does: lab replay ... -s {word}")
-    if "arrivals" in names and objective == "ttft" and not base.arrivals:
+        see = typed[name] if name not in BLOCK_ONLY else f'"cache=block {typed[name]}"'
+        raise KdalabError(f"{typed[name]}: {why}. To see what it does: lab replay ... -s {see}")
+    if asked.get("arrivals") is False and objective == "ttft":
         raise KdalabError(
             "arrivals=off: the objective ttft counts waiting, so advise takes the arrival times; "
             "leave it out, or use --objective flops"
         )
-    if base.decoded and "vLLM" in systems:
+    if "chunk" in asked and "SGLang" in systems:
+        raise KdalabError(
+            f"{typed['chunk']}: for SGLang advise chooses it itself; leave it out, or add "
+            "--system vLLM"
+        )
+    if asked.get("decoded") and "vLLM" in systems:
         raise KdalabError("decoded=on is a setting of the radix cache; add --system SGLang")
+    if host and "SGLang" not in systems:
+        raise KdalabError("--host: only SGLang's advice has a host tier; add --system SGLang")
+    if "write_through" in asked and not host:
+        raise KdalabError(f"{typed['write_through']} is of a host tier; add --host SIZE")
 
 
 def print_rows(rows: list[Row], best: list[Row]) -> None:

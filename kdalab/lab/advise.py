@@ -116,7 +116,7 @@ def advise(
     base = replace(base, arrivals=objective == "ttft" or base.arrivals, policy=None, pd="off")
     made = {
         "SGLang": lambda: sglang(base, host),
-        "vLLM": lambda: vllm(base, trace.block_tokens),
+        "vLLM": lambda: vllm(base, trace.block_tokens, host),
     }
     wanted = [made[name]() for name in systems]
     if policy is not None:

@@ -12,12 +12,18 @@ from dataclasses import dataclass, replace
 
 from kdalab.errors import KdalabError
 from kdalab.lab.block_run import layout_for
-from kdalab.lab.setup import Setup
+from kdalab.lab.setup import BLOCK_ONLY, DEFAULTS, Setup
 from kdalab.spec import state_sizes
+from kdalab.spec.dtypes import canonical_dtype
 
 #: SGLang's default ratio of state memory to KV memory, and its usual chunk of prefill.
 SGLANG_SPLIT = 0.9
 SGLANG_CHUNK = 8192
+#: Types that both systems take for the cache and for recurrent states, under the lab's names.
+_KV_TYPES = {"bf16": "bfloat16", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
+_STATE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+#: SGLang copies a node to the host at this use of it.
+_WRITE_POLICY = {1: "write_through", 2: "write_through_selective"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +41,15 @@ class System:
     allowed: Callable[[Setup, str], Setup] = lambda setup, knob: setup
 
 
+def _on_radix(base: Setup) -> Setup:
+    """The model, memory and machine of any setup, with a radix cache."""
+    return replace(base, cache="radix", **{name: DEFAULTS[name] for name in BLOCK_ONLY})
+
+
 def sglang(base: Setup, host: int = 0) -> System:
     """SGLang: a radix tree with one state for each prefill chunk."""
     default = replace(
-        base,
-        cache="radix",
+        _on_radix(base),
         checkpoints=f"branch-first:{SGLANG_CHUNK}",
         retention="lru",
         split=SGLANG_SPLIT if base.memory is not None else None,
@@ -91,8 +101,8 @@ def _allowed_in_sglang(setup: Setup, knob: str) -> Setup:
     return replace(setup, split=SGLANG_SPLIT if unified else setup.split, host=0)
 
 
-def vllm(base: Setup, trace_block: int) -> System:
-    """vLLM: blocks under hashes, states where a step ends."""
+def vllm(base: Setup, trace_block: int, host: int = 0) -> System:
+    """vLLM: blocks under hashes, states where a step ends. ``host`` is not used, which is said."""
     default = replace(
         base,
         cache="block",
@@ -104,6 +114,7 @@ def vllm(base: Setup, trace_block: int) -> System:
         decoded=False,
         pd="off",
         policy=None,
+        write_through=DEFAULTS["write_through"],
         mode="align",
         interval=0,
         unit=None,
@@ -118,13 +129,15 @@ def vllm(base: Setup, trace_block: int) -> System:
         "unit": ("auto", *sorted(units, key=int)),
         "block": ("auto", str(2 * block)),
     }
-    limits = ("one pool on one rank: the layout of pages is that of tensor parallel size 1",)
-    return System("vLLM", default, knobs, limits)
+    limits = ["one pool on one rank: the layout of pages is that of tensor parallel size 1"]
+    if host:
+        limits.append("blocks have no host tier here: the host's memory is not used")
+    return System("vLLM", default, knobs, tuple(limits))
 
 
 def own_policy(base: Setup, policy: str) -> System:
     """A policy of one's own on the radix cache, in the memory that suits it best."""
-    default = replace(base, cache="radix", policy=policy, split=None, host=0)
+    default = replace(_on_radix(base), policy=policy, split=None, host=0)
     knobs: dict[str, tuple[str, ...]] = {"int8": ("off", "on")}
     if base.memory is not None:
         knobs["split"] = ("off", "0.2", "0.5", "0.9", "2.0", "4.0")
@@ -158,6 +171,25 @@ def sglang_flags(setup: Setup) -> list[str]:
         flags.append(f"--mamba-max-states-per-path {cap}")
     if setup.host and setup.memory:
         flags.append(f"--enable-hierarchical-cache --hicache-ratio {setup.host / setup.memory:.2f}")
+        if (word := _WRITE_POLICY.get(setup.write_through)) is not None:
+            flags.append(f"--hicache-write-policy {word}")
+        else:
+            flags.append(f"(no flag of SGLang for write_through={setup.write_through}: 1 or 2)")
+    return flags + _type_flags(setup, "SGLang", "--mamba-ssm-dtype")
+
+
+def _type_flags(setup: Setup, system: str, for_states: str) -> list[str]:
+    """Types of latent KV and of states, where they are not the model's own."""
+    flags = []
+    for key, given, known, flag in (
+        ("kv_dtype", setup.kv_dtype, _KV_TYPES, "--kv-cache-dtype"),
+        ("state_dtype", setup.state_dtype, _STATE_TYPES, for_states),
+    ):
+        if given is None:
+            continue
+        word = known.get(canonical_dtype(given))
+        said = f"(no flag of {system} for {key}={given}: it takes {', '.join(known)})"
+        flags.append(said if word is None else f"{flag} {word}")
     return flags
 
 
@@ -175,7 +207,7 @@ def vllm_flags(setup: Setup, trace_block: int) -> list[str]:
     flags.append(f"--max-num-batched-tokens {setup.chunk}")
     if setup.retention != "lru":
         flags.append(f"(no flag of vLLM for {setup.retention}: its one queue is least recent use)")
-    return flags
+    return flags + _type_flags(setup, "vLLM", "--mamba-ssm-cache-dtype")
 
 
 def describe(setup: Setup, trace_block: int) -> Sequence[str]:

@@ -196,7 +196,7 @@ _CHECKS: dict[str, Callable[[str], object]] = {
 RADIX_ONLY = (
     "checkpoints", "split", "int8", "host", "write_through", "decoded", "pd", "policy",
 )  # fmt: skip
-BLOCK_ONLY = ("block", "unit", "interval", "mode", "layout", "kernel_grid")
+BLOCK_ONLY = ("block", "unit", "interval", "mode", "layout", "kernel_grid", "chunk")
 
 
 def _switch(key: str, text: str) -> bool:

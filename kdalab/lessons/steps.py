@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -113,8 +114,10 @@ def _step(group: Sequence[ev.Event], index: int, slots: Mapping[str, int]) -> St
 def _sentence(group: Sequence[ev.Event]) -> str:
     head = group[0]
     if isinstance(head, ev.Decoded):
-        names = sorted({e.request for e in group})
-        each = max(sum(e.request == n for e in group) for n in names)
+        made = Counter(e.request for e in group)
+        names, each = sorted(made), max(made.values())
+        if min(made.values()) < each:
+            return f"One batch generates tokens: {', '.join(f'{n} {made[n]:,}' for n in names)}."
         who = " and ".join(names)
         tokens = "token" if each == 1 else "tokens"
         return f"{who} generate{'s' if len(names) == 1 else ''} {each:,} {tokens}" + (

@@ -27,7 +27,7 @@ def client(hub):
 def hostile(control):
     """Values that no control of this kind may take."""
     never = [None, {"a": 1}, DEEP, True]
-    numbers = [HUGE, -HUGE, -1, 1e308, "NaN", "inf", "-inf", "0x10", ""]
+    numbers = [HUGE, -HUGE, 10**400, -(10**400), -1, 1e308, "NaN", "inf", "-inf", "0x10", ""]
     if isinstance(control, Number):
         return [*never, *[n for n in numbers if n != -1 or control.low > -1], TAG, "1; 2"]
     if isinstance(control, Choice):

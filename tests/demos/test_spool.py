@@ -130,6 +130,9 @@ def test_a_run_for_a_script_has_an_end_and_few_may_wait_for_it(served, tmp_path,
     assert ask(clients[3]) == {"text": "long"}
     with pytest.raises(Exception, match="5,000 requests; this call takes 2,500 at most"):
         clients[3].predict(handle_file(file), {"requests": "5000"}, api_name="/x_file")
+    with pytest.raises(Exception, match=r"1e\+308 requests; this call takes 2,500 at most"):
+        clients[3].predict(handle_file(file), {"requests": 1e308}, api_name="/x_file")
+    _file._check_requests({"requests": 10**400})  # no float: left to the control, which refuses it
     folder = Path(os.environ["GRADIO_TEMP_DIR"])
     assert not list(folder.rglob("long.txt"))
 

@@ -158,9 +158,12 @@ def test_a_link_with_nonsense_is_refused(query, says):
         read_place(query)
 
 
-def test_a_stop_that_does_not_exist_is_the_nearest():
-    assert read_place({"stop": "999"}).at == len(STOPS)
-    assert read_place({"stop": "0"}).at == 0
+@pytest.mark.parametrize("stop", ["0", "13", "999"])
+def test_a_stop_that_does_not_exist_is_refused_with_those_that_do(stop):
+    assert len(STOPS) == 11  # and the score
+    with pytest.raises(KdalabError, match=f"^stop={stop} in the link; .* the stops 1 to 12$"):
+        read_place({"stop": stop})
+    assert read_place({"stop": "12"}).done
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

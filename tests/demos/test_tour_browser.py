@@ -105,6 +105,15 @@ def test_every_label_of_the_way_is_in_the_reader_s_language(browser, hub, lang):
         assert t(lang, "tour.again") in page.inner_text("#kd-again")
 
 
+@pytest.mark.parametrize("query", ["stop=-1", "stop=99", "answers=x"])
+def test_a_refused_link_begins_the_tour_in_the_reader_s_language(browser, hub, query):
+    with opened(browser, f"{hub}/tour?{query}&lang=zh") as page:
+        page.get_by_text(f"链接中的 {query.partition('=')[0]}=").wait_for()
+        page.wait_for_selector("#kd-tour-zh button")
+        page.get_by_text(t("zh", "tour.check")).wait_for()
+        wait_for_address(page, "stop=1&answers=-----------&lang=zh")
+
+
 def test_two_readers_do_not_disturb_each_other(browser, hub):
     with opened(browser, f"{hub}/tour") as one, opened(browser, f"{hub}/tour?stop=4") as two:
         predict(one, 2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kdalab.errors import KdalabError
 from kdalab.lab import Setup
 from kdalab.lab.advise import Advice, advise
-from kdalab.lab.flags import describe, sglang_flags, vllm
+from kdalab.lab.flags import describe, own_policy, sglang, sglang_flags, vllm
 from kdalab.lab.generate import PRESETS, generated_trace
 
 INT8 = "--enable-int8-mamba-checkpoint"
@@ -62,7 +64,7 @@ def test_settings_that_go_together_keep_their_flags() -> None:
     assert INT8 in sglang_flags(Setup.parse("memory=80GiB int8=on split=0.9"))
     assert "--enable-unified-memory" in sglang_flags(Setup.parse("memory=80GiB"))
     both = sglang_flags(Setup.parse("memory=80GiB host=80GiB"))
-    assert both[-2:] == [
+    assert both[-3:-1] == [
         "--enable-unified-memory",
         "--enable-hierarchical-cache --hicache-ratio 1.00",
     ]
@@ -77,3 +79,42 @@ def test_no_flag_of_vllm_is_made_up_for_an_order_that_it_does_not_have() -> None
     system = vllm(blocks, 512)
     assert system.default.retention == "lru"
     assert "retention" not in system.knobs
+
+
+@pytest.mark.parametrize(
+    ("text", "sglang_says", "vllm_says"),
+    [
+        ("kv_dtype=fp8", "--kv-cache-dtype fp8_e4m3", "--kv-cache-dtype fp8_e4m3"),
+        ("state_dtype=bf16", "--mamba-ssm-dtype bfloat16", "--mamba-ssm-cache-dtype bfloat16"),
+        ("kv_dtype=int8", "(no flag of SGLang for kv_dtype=int8", "(no flag of vLLM for kv_dtype"),
+    ],
+)
+def test_a_type_that_is_not_the_models_has_its_flag(
+    text: str, sglang_says: str, vllm_says: str
+) -> None:
+    base = Setup.parse(f"memory=80GiB {text}")
+    assert sglang_says in " ".join(describe(base, 512))
+    assert vllm_says in " ".join(describe(vllm(base, 512).default, 512))
+    none = Setup.parse("memory=80GiB")
+    assert "dtype" not in " ".join([*describe(none, 512), *describe(vllm(none, 512).default, 512)])
+
+
+def test_uses_before_a_copy_to_the_host_are_a_write_policy_where_sglang_has_one() -> None:
+    def said(text: str) -> str:
+        return " ".join(sglang_flags(Setup.parse(f"memory=80GiB {text}")))
+
+    assert "--hicache-write-policy write_through_selective" in said("host=80GiB")
+    assert said("host=80GiB write_through=1").endswith("--hicache-write-policy write_through")
+    assert "(no flag of SGLang for write_through=3" in said("host=80GiB write_through=3")
+    assert "write-policy" not in said("")
+
+
+def test_advice_starts_from_a_setup_of_either_cache() -> None:
+    blocks = Setup.parse("cache=block block=8192 mode=all chunk=4096 memory=80GiB speed=2")
+    radix = Setup.parse("memory=80GiB speed=2 int8=on host=1GiB write_through=1")
+    for host in (0, 1 << 30):
+        assert sglang(blocks, host).default == sglang(Setup.parse("memory=80GiB speed=2")).default
+        assert vllm(radix, 512, host).default == vllm(replace(blocks, chunk=8192), 512).default
+    assert vllm(blocks, 512).default.chunk == 4096
+    assert own_policy(blocks, "a.py:B").default.speed == 2
+    assert "blocks have no host tier" in " ".join(vllm(radix, 512, 1).limits)

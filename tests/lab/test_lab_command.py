@@ -466,6 +466,13 @@ def test_the_command_that_advice_prints_gives_what_it_promised(tmp_path: Path) -
         ("pd=recompute", "pd=recompute: advise is for one deployment"),
         ("arrivals=off", "arrivals=off: the objective ttft counts waiting"),
         ("cache=block", "cache=block: advise chooses it itself"),
+        (
+            "layout=packed",
+            "layout=packed: advise chooses it itself; leave it out. To see what it "
+            'does: lab replay ... -s "cache=block layout=packed"',
+        ),
+        ("chunk=4096", "chunk=4096: for SGLang advise chooses it itself"),
+        ("write_through=1", "write_through=1 is of a host tier; add --host SIZE"),
         ("int8=off", "int8=off: advise chooses it itself"),
         ("checkpoints=leaf speed=2", "checkpoints=leaf: advise chooses it itself"),
         ("host=1GiB", "host=1GiB: advise takes it as --host"),
@@ -475,6 +482,24 @@ def test_the_command_that_advice_prints_gives_what_it_promised(tmp_path: Path) -
 def test_advise_drops_no_setting_silently(trace: Path, words: str, said: str) -> None:
     out = call("advise", trace, "--memory", "60GiB", "-s", words, code=2)
     assert said in " ".join(out.split())
+
+
+def test_settings_of_one_system_go_to_its_advice(trace: Path) -> None:
+    words = ("advise", trace, "--memory", "60GiB", "--objective", "flops")
+    out = call(*words, "--system", "vLLM", "--host", "1GiB", code=2)
+    assert "--host: only SGLang's advice has a host tier; add --system SGLang" in out
+    out = call(*words, "--system", "vLLM", "-s", "decoded=on", code=2)
+    assert "decoded=on is a setting of the radix cache; add --system SGLang" in out
+    (a,) = json.loads(call(*words, "--system", "vLLM", "-s", "chunk=4096", "--json"))
+    assert "--max-num-batched-tokens 4096" in a["flags"]
+    assert "chunk=4096" in a["command"]
+
+
+def test_settings_that_a_replay_would_not_use_are_refused() -> None:
+    words = ("replay", "--made-up", "chat-like:5", "-s")
+    assert "chunk is a setting of cache=block; add" in call(*words, "chunk=17", code=2)
+    assert "write_through is of a host tier" in call(*words, "write_through=1", code=2)
+    call(*words, "write_through=1 host=1GiB memory=60GiB")
 
 
 def test_a_grid_that_cannot_be_says_what_is_wrong_and_what_is_allowed(trace: Path) -> None:
