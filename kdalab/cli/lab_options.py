@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -160,6 +160,46 @@ def set_values(settings: list[str] | None) -> dict[str, Any]:
     from kdalab.lab.setup import read_word, split_words
 
     return dict(read_word(w) for text in settings or [] for w in split_words(text))
+
+
+def places(policy: str) -> bool:
+    """Is a policy of one's own a placement (else an eviction order)?
+
+    Raises:
+        KdalabError: it cannot be loaded.
+    """
+    from kdalab.lab.policies import load_policy
+
+    return load_policy(policy)[0] is not None
+
+
+def check_policy(setup: Setup, asked: set[str]) -> None:
+    """Refuse a setting that the setup's own policy stands in the place of.
+
+    Raises:
+        KdalabError: it is among those ``asked`` for; the policy cannot be loaded.
+    """
+    if setup.policy is None or not asked & {"checkpoints", "retention"}:
+        return
+    placed = places(setup.policy)
+    if placed and "checkpoints" in asked:
+        raise KdalabError(f"{setup.policy} is the placement; leave checkpoints out")
+    if not placed and "retention" in asked and setup.retention.startswith("marconi"):
+        raise KdalabError(f"{setup.policy} is the eviction order; use retention=lru, lru+cap:N")
+
+
+def check_no_input(trace: str | None, *outputs: Path | None) -> None:
+    """Refuse to write over the trace that is read.
+
+    Raises:
+        KdalabError: an output names its file.
+    """
+    for out in outputs:
+        same = False
+        with suppress(OSError, ValueError):  # one of them does not exist
+            same = trace is not None and out is not None and out.samefile(trace)
+        if same:
+            raise KdalabError(f"{out} is the trace itself; write to another file")
 
 
 def check_writable(path: Path | None, *endings: str) -> None:

@@ -55,11 +55,15 @@ def leaderboard(
     as_json: o.JsonOpt = False,
 ) -> None:
     """Policies of your own and the built-in ones, ranked by the prefill work they save."""
+    from kdalab.errors import KdalabError
     from kdalab.lab import report_of
     from kdalab.lab.board import leaderboard as rank
     from kdalab.lab.setup import shown
 
     with o.known_errors():
+        for name in sorted(set(o.set_values(settings)) & {"policy", "checkpoints", "retention"}):
+            why = "use --policy" if name == "policy" else "each row of the board has its own"
+            raise KdalabError(f"-s {name}: {why}")
         base = o.build_setup(settings, model, memory, limit=o.LIMIT)
         named: list[str | None] = list(traces) if traces else [None]
         read = [replace(source, trace=t).read() for t in named]
@@ -92,7 +96,11 @@ def leaderboard(
 
 
 def _exit_if_failed(entries: Sequence[Entry], own: list[str] | None) -> None:
-    """A policy of one's own that failed is no rank, and a script is told so."""
+    """A policy of one's own that failed is no rank, and a script is told so; so it is if nothing
+    could be replayed."""
+    if all(all(e.errors) for e in entries):
+        say(f"no policy could be replayed; {entries[0].name}: {entries[0].errors[0]}")
+        raise typer.Exit(1)
     failed = [e.name for e in entries if own and e.name in own and any(e.errors)]
     if failed:
         say(f"{', '.join(failed)} failed; the table says on which trace, and why")

@@ -28,7 +28,9 @@ def replay(
 
     with o.known_errors():
         setup = o.build_setup(settings, model, memory, policy)
-        if "write_through" in o.set_values(settings) and not setup.host:
+        asked = set(o.set_values(settings))
+        o.check_policy(setup, asked)
+        if "write_through" in asked and not setup.host:
             raise KdalabError("write_through is of a host tier; give host=SIZE too")
         requests = source.read()
         total = len(requests.requests) if hasattr(requests, "requests") else None

@@ -40,7 +40,9 @@ def report(
 
     with o.known_errors():
         o.check_writable(out)
+        o.check_no_input(source.trace, out)
         setup = o.build_setup(settings, model, memory, None, arrivals=True, limit=o.LIMIT)
+        o.check_policy(setup, set(o.set_values(settings)))
         requests = source.read()
         html = build_report(requests, setup, budgets, objective, jobs, source.words)
         try:
@@ -67,7 +69,7 @@ def build_report(
         sweep_rows,
     )
     from kdalab.lab.run import replay_setup
-    from kdalab.lab.setup import DEFAULTS, shown
+    from kdalab.lab.setup import BLOCK_ONLY, DEFAULTS, RADIX_ONLY, shown
     from kdalab.lab.stats import trace_stats
     from kdalab.lab.sweep import combine, pareto, sweep
     from kdalab.viz.lab_figures import memory_figure, pareto_figure
@@ -92,10 +94,11 @@ def build_report(
     rows = sweep(requests, setups, jobs)
     best = pareto(rows, "memory")
     found = advise(requests, setup, objective, jobs=jobs)
+    own = {*RADIX_ONLY, *BLOCK_ONLY, "cache", "retention"} - {"decoded", "chunk"}
     left = [
         f"{name}={shown(name, value)}"
-        for name in ("pd", "policy", "host")
-        if (value := getattr(setup, name)) != DEFAULTS[name]
+        for name, value in setup.as_dict().items()
+        if name in own and value != DEFAULTS[name]
     ]
     samples = [s._asdict() for s in account.over_time]
     sections = [
@@ -116,8 +119,14 @@ def build_report(
         text = code_html([*a.flags, "", "in the lab:", replay_command(a, words)])
         text += text_html(f"{advice_gain(a)} {simpler_words()}") + rows_html(cells, header, names=2)
         text += list_html(advice_failures(a))
-        if left:
-            text += text_html(f"The replay above has {', '.join(left)}; the advice is without.")
+        system = "decoded" if a.system == "vLLM" else "chunk"  # what only the other one takes
+        other = [f"{system}={shown(system, value)}"] if (
+            value := getattr(setup, system)) != DEFAULTS[system] else []  # fmt: skip
+        if said := ", ".join([*left, *other]):
+            text += text_html(
+                f"The replay above has {said}; the advice is made without: what it sets, it chose "
+                "itself."
+            )
         text = "".join(text_html(f"Warning: {w}.", warning=True) for w in a.warnings) + text
         sections.append((f"Advice for {a.system}", text))
         sections.append(("What that rests on", list_html(a.assumptions)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from kdalab.cli.lab_source import Source
 from kdalab.cli.refuse import say
 
 if TYPE_CHECKING:
+    from kdalab.lab import Setup
     from kdalab.lab.advise import Advice
     from kdalab.lab.sweep import Row
 
@@ -53,7 +55,10 @@ def sweep(
         typer.Option(help="INT8 checkpoints: off, on or both.", show_default=AXES["int8"]),
     ] = None,
     interval: Annotated[
-        str, typer.Option(help="Intervals in tokens, as further placements every:N.")
+        str,
+        typer.Option(
+            help="Intervals in tokens, as further placements every:N; cache=block: its interval."
+        ),
     ] = "",
     grid: Annotated[
         list[str] | None, typer.Option(help='More settings: "KEY=A,B,C". Can be repeated.')
@@ -91,6 +96,7 @@ def sweep(
         o.check_writable(figure, ".html", ".json")
         if out is not None and figure is not None and out.resolve() == figure.resolve():
             raise KdalabError(f"{out.name}: --out and --figure name one file; give two")
+        o.check_no_input(source.trace, out, figure)
         given = {
             "memory": budgets, "checkpoints": checkpoints, "retention": retention, "int8": int8
         }  # fmt: skip
@@ -98,17 +104,22 @@ def sweep(
         # The base needs a memory too where it divides one.
         limit = next((m for m in axes.get("memory", []) if m.lower() != "unlimited"), None)
         base = o.build_setup(settings, model, limit, policy)
-        places = [f"every:{n}" for n in _list(interval)]
-        if places:
-            axes["checkpoints"] = [*axes.get("checkpoints", [base.checkpoints]), *places]
-        # Policies of one's own and vLLM's blocks take no placement or INT8; then leave them be.
-        if base.cache != "radix":
-            axes = {k: v for k, v in axes.items() if k == "memory"}
+        typed = {name for name, value in given.items() if value is not None}
+        further = _list(interval)
+        if further and base.cache == "block":
+            axes["interval"] = further
+        elif further:
+            typed.add("checkpoints")
+            at = [f"every:{n}" for n in further]
+            axes["checkpoints"] = [*axes.get("checkpoints", [base.checkpoints]), *at]
         for text in grid or []:
             key, equals, values = text.partition("=")
             if not equals:
                 raise KdalabError(f"--grid {text!r}; use KEY=A,B,C, as speed=0.5,1")
-            axes[key.strip().replace("-", "_")] = _list(values)
+            name = key.strip().replace("-", "_").lower()
+            typed.add(name)
+            axes[name] = _list(values)
+        _leave_out_unused(base, axes, typed, set(o.set_values(settings)))
         setups, impossible = combine(base, axes)
         requests = source.read()
         with o.progress("replays", quiet=as_json) as show:
@@ -146,6 +157,34 @@ def _axes(given: dict[str, str | None], fixed: set[str]) -> dict[str, list[str]]
         if values is not None and key in fixed:
             raise KdalabError(f"{key} is given twice, by -s and as a list {values!r}; give one")
     return {k: _list(AXES[k] if v is None else v) for k, v in given.items() if k not in fixed}
+
+
+def _leave_out_unused(
+    base: Setup, axes: dict[str, list[str]], typed: set[str], fixed: set[str]
+) -> None:
+    """Take out of ``axes`` what a sweep tries by itself and this cache or policy does not use.
+
+    Args:
+        typed: axes that an option names; ``fixed``: settings that ``--set`` names.
+
+    Raises:
+        KdalabError: one that is not used was typed.
+    """
+    from kdalab.errors import KdalabError
+
+    if base.cache == "block":  # it takes no placement and no INT8
+        for name in ("checkpoints", "int8"):
+            if name in typed:
+                raise KdalabError(f"--{name} is for cache=radix; leave it out here")
+            axes.pop(name, None)
+        if "retention" not in typed:
+            axes.pop("retention", None)
+    elif base.policy is not None:
+        tried = axes.get("retention", []) if "retention" in typed else []
+        for retention in (base.retention, *tried):
+            o.check_policy(replace(base, retention=retention), typed | fixed)
+        if o.places(base.policy):
+            axes.pop("checkpoints", None)
 
 
 def _exit_if_none(rows: list[Row]) -> None:
@@ -216,11 +255,13 @@ def check_asked(
         KdalabError: one that it chooses itself, or that is no part of what it advises.
     """
     from kdalab.errors import KdalabError
-    from kdalab.lab.setup import BLOCK_ONLY, shown
+    from kdalab.lab.setup import BLOCK_ONLY, DEFAULTS, shown
 
     typed = {name: f"{name}={shown(name, value)}" for name, value in asked.items()}
     chosen = {"cache", "checkpoints", "retention", "split", "int8", *BLOCK_ONLY} - {"chunk"}
     for name in sorted(set(asked) & {*chosen, "pd", "host", "policy"}):
+        if name not in chosen and asked[name] == DEFAULTS[name]:
+            continue  # pd=off and the like: so it is
         if name in chosen:
             why = "advise chooses it itself; leave it out"
         elif name == "pd":

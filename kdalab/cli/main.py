@@ -74,6 +74,8 @@ def run() -> None:
     except KdalabError as error:
         say(error)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)  # before a command began; from then on typer says so itself
     except BrokenPipeError:
         sys.exit(141)  # the reader of a pipe has gone, as after `| head`
     except OSError as error:

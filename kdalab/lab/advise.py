@@ -120,7 +120,7 @@ def advise(
     }
     wanted = [made[name]() for name in systems]
     if policy is not None:
-        wanted.append(own_policy(base, policy))
+        wanted.append(own_policy(base, policy, host))
     return [_Search(trace, system, objective, jobs, on_replay).run() for system in wanted]
 
 

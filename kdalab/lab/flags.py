@@ -135,13 +135,15 @@ def vllm(base: Setup, trace_block: int, host: int = 0) -> System:
     return System("vLLM", default, knobs, tuple(limits))
 
 
-def own_policy(base: Setup, policy: str) -> System:
-    """A policy of one's own on the radix cache, in the memory that suits it best."""
+def own_policy(base: Setup, policy: str, host: int = 0) -> System:
+    """A policy of one's own on the radix cache, in the memory that suits it best. ``host`` is not
+    used, which is said."""
     default = replace(_on_radix(base), policy=policy, split=None, host=0)
     knobs: dict[str, tuple[str, ...]] = {"int8": ("off", "on")}
     if base.memory is not None:
         knobs["split"] = ("off", "0.2", "0.5", "0.9", "2.0", "4.0")
-    return System(f"own policy {policy}", default, knobs, ())
+    limits = ("a policy of one's own is tried without the host's memory",) if host else ()
+    return System(f"own policy {policy}", default, knobs, limits)
 
 
 def sglang_flags(setup: Setup) -> list[str]:

@@ -259,9 +259,13 @@ def _word(key: str, text: str) -> str:
     return text
 
 
+def _placement(key: str, text: str) -> str:
+    return text.lower().replace("_", "")  # one text for one placement
+
+
 _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "model": _word, "state_dtype": _or_none("model", _word), "kv_dtype": _or_none("model", _word),
-    "memory": _size_or("unlimited", None), "cache": _word, "checkpoints": _word,
+    "memory": _size_or("unlimited", None), "cache": _word, "checkpoints": _placement,
     "retention": _word, "split": _or_none("off", _number), "int8": _switch,
     "host": _size_or("off", 0), "write_through": _whole, "decoded": _switch,
     "block": _or_none("auto", _whole), "unit": _or_none("auto", _whole), "interval": _interval,
@@ -297,7 +301,7 @@ def read_word(word: str) -> tuple[str, Any]:
         KdalabError: no such key, or a value that it does not take.
     """
     name, equals, value = word.partition("=")
-    key = name.strip().replace("-", "_")
+    key = name.strip().replace("-", "_").lower()
     if not equals or key not in _PARSERS:
         raise KdalabError(f"{word!r} is no setting; use KEY=VALUE with {', '.join(_PARSERS)}")
     if not value.strip():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -100,6 +101,8 @@ def sweep(
         # joblib's backend for Ray hands rows over all at once, local processes one by one.
         on_cluster = ray is not None or dask is not None
         kind = "list" if on_cluster else "generator"
+        if not on_cluster:
+            _start_workers(jobs)
         work = Parallel(n_jobs=jobs, return_as=kind, batch_size=1)
         results: Iterable[Row] = work(delayed(one_row)(trace, s) for s in setups)
         rows = []
@@ -108,6 +111,24 @@ def sweep(
             if on_done is not None:
                 on_done(len(rows), total)
     return rows
+
+
+def _start_workers(jobs: int) -> None:
+    """Start the processes, which joblib keeps, deaf to Ctrl-C: it is for the process that waits,
+    and ends them. They take over what is blocked where they start."""
+    from multiprocessing import resource_tracker
+
+    from joblib import Parallel, delayed
+
+    if not hasattr(signal, "pthread_sigmask"):
+        return
+    # Before: to start this process of Python's own unblocks SIGINT, blocked before or not.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        Parallel(n_jobs=jobs)([delayed(int)()] * 2)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def check_jobs(jobs: int) -> None:

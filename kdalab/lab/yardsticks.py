@@ -18,7 +18,7 @@ from kdalab.lab.policies import build_retention, check_retention, is_marconi_aut
 from kdalab.lab.replay import replay
 from kdalab.lab.trace import Requests
 from kdalab.spec import ModelSpec, state_sizes
-from kdalab.units import format_bytes
+from kdalab.units import format_apart
 
 PLACEMENTS = ("leaf", "leaf+branch", "every:4096", "every:16384", "all")
 RETENTIONS = ("lru-path",)
@@ -109,9 +109,10 @@ def yardsticks(
         check_retention(text)
     live = LiveReplay(trace, spec)
     if budget < live.smallest_budget:
+        need, given = format_apart(live.smallest_budget, budget)
         raise KdalabError(
-            f"the longest prompt and one checkpoint need {format_bytes(live.smallest_budget)}; "
-            f"the budget is {format_bytes(budget)}. Use {live.smallest_budget:,} bytes or more"
+            f"the longest prompt and one checkpoint need {need}; the budget is {given}. "
+            f"Use {live.smallest_budget:,} bytes or more"
         )
     problem = Problem.of(trace, spec)
     bound = upper_bound(problem, budget, steps)

@@ -120,10 +120,14 @@ def test_a_report_says_what_its_advice_is_without(trace: Path, tmp_path: Path) -
     words = ("report", trace, "--out", page, "--budgets", "60GiB", "--memory", "60GiB")
     call(*words, "-s", "pd=recompute host=1GiB")
     html = page.read_text()
-    without = "The replay above has pd=recompute, host=1GiB; the advice is without."
-    assert html.count(without) == 2  # once a system
+    said = "The replay above has host=1GiB, pd=recompute; the advice is made without"
+    assert html.count(said) == 2  # once a system
+    call(*words, "-s", "decoded=on")
+    assert page.read_text().count("The replay above has decoded=on; the advice") == 1
+    call(*words, "-s", "cache=block block=8192")
+    assert page.read_text().count("The replay above has cache=block, block=8192; the advice") == 2
     call(*words)
-    assert "the advice is without" not in page.read_text()
+    assert "the advice is made without" not in page.read_text()
 
 
 def test_a_policy_goes_from_template_to_board(tmp_path: Path, trace: Path) -> None:
@@ -493,6 +497,84 @@ def test_settings_of_one_system_go_to_its_advice(trace: Path) -> None:
     (a,) = json.loads(call(*words, "--system", "vLLM", "-s", "chunk=4096", "--json"))
     assert "--max-num-batched-tokens 4096" in a["flags"]
     assert "chunk=4096" in a["command"]
+
+
+@pytest.mark.parametrize("word", ["pd=off", "policy=none", "host=off"])
+def test_advise_takes_a_setting_that_is_as_it_has_it(trace: Path, word: str) -> None:
+    call("advise", trace, "--memory", "60GiB", "--system", "SGLang", "-s", f"{word} speed=2")
+
+
+def own_policies(folder: Path) -> tuple[str, str]:
+    """A placement and an eviction order of the template."""
+    call("policy-template", folder / "mine.py")
+    return f"{folder / 'mine.py'}:TailAndHalf", f"{folder / 'mine.py'}:ShortestFirst"
+
+
+def test_a_policy_of_ones_own_stands_in_the_place_of_a_setting(tmp_path: Path, trace: Path) -> None:
+    place, order = own_policies(tmp_path)
+    for command in ("replay", "sweep", "report"):
+        words = (command, trace, "-s", f"memory=60GiB policy={place} checkpoints=leaf")
+        assert "TailAndHalf is the placement; leave checkpoints out" in call(*words, code=2)
+    words = ("sweep", trace, "--memory", "60GiB", "--policy")
+    for option in (
+        ("--checkpoints", "leaf"),
+        ("--interval", "4096"),
+        ("--grid", "checkpoints=all"),
+    ):
+        assert "is the placement; leave checkpoints out" in call(*words, place, *option, code=2)
+    assert "is the eviction order; use retention=lru" in call(
+        *words, order, "--retention", "lru,marconi:1", code=2
+    )
+    found = json.loads(call(*words, place, "--json"))["rows"]
+    assert [r["int8"] for r in found] == [False, True]  # and no placement beside one's own
+    assert len(json.loads(call(*words, order, "--json"))["rows"]) == 8
+
+
+def test_a_sweep_of_blocks_takes_what_blocks_have(trace: Path) -> None:
+    words = ("sweep", trace, "--memory", "90GiB", "-s", "cache=block")
+    for option in (("--checkpoints", "leaf"), ("--int8", "on")):
+        assert f"{option[0]} is for cache=radix; leave it out here" in call(*words, *option, code=2)
+    rows = json.loads(
+        call(*words, "--interval", "6144,12288", "--retention", "lru,marconi:1", "--json")
+    )["rows"]
+    assert [(r["retention"], r["interval"]) for r in rows] == [
+        ("lru", 6144), ("lru", 12288), ("marconi:1", 6144), ("marconi:1", 12288)
+    ]  # fmt: skip
+    assert len(json.loads(call(*words, "--json"))["rows"]) == 1
+
+
+def test_a_placement_is_swept_once_however_it_is_spelt(trace: Path) -> None:
+    words = ("--memory", "60GiB", "--int8", "off", "--json")
+    rows = json.loads(call("sweep", trace, "--checkpoints", "leaf,LEAF,every:4096,every:4_096",
+                           *words))["rows"]  # fmt: skip
+    assert [r["checkpoints"] for r in rows] == ["leaf", "every:4096"]
+
+
+def test_the_trace_is_never_written_over(tmp_path: Path, trace: Path) -> None:
+    text = trace.read_text()
+    for name, command, option in [
+        ("t.json", "sweep", "--out"), ("t.json", "sweep", "--figure"), ("t.html", "report", "--out")
+    ]:  # fmt: skip
+        file = tmp_path / name
+        file.write_text(text)
+        link = tmp_path / f"{option[2:]}-{command}{file.suffix}"
+        link.symlink_to(file)
+        for out in (file, link):
+            assert "is the trace itself; write to another" in call(
+                command, file, option, out, code=2
+            )
+        assert file.read_text() == text
+
+
+def test_the_board_has_its_own_policies_and_fails_if_none_runs(tmp_path: Path, trace: Path) -> None:
+    place, _ = own_policies(tmp_path)
+    words = ("leaderboard", trace, "--memory", "24GiB", "-s")
+    assert "-s policy: use --policy" in call(*words, f"policy={place}", code=2)
+    for word in ("checkpoints=leaf", "retention=marconi"):
+        assert "each row of the board has its own" in call(*words, word, code=2)
+    for more in ((), ("--json",)):
+        out = call("leaderboard", trace, "--memory", "1MiB", *more, code=1)
+        assert "no policy could be replayed; leaf, lru: the request on line 1" in out
 
 
 def test_settings_that_a_replay_would_not_use_are_refused() -> None:

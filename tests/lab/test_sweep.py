@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import socket
+import subprocess
+import sys
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +68,35 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once() -> None:
         check_reachable("nowhere.invalid:1")
     for words in ("local", "auto", "[::1]", "http://nowhere"):
         check_reachable(words)
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from kdalab.lab import Setup, synthetic_trace
+from kdalab.lab import sweep as s
+
+def still(_):
+    with open(f"/proc/{os.getpid()}/status") as status:
+        (line,) = [x for x in status if x.startswith("SigBlk")]
+    print(bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1), flush=True)
+
+if __name__ == "__main__":
+    from joblib import Parallel, delayed
+    s._start_workers(2)
+    Parallel(n_jobs=2)(delayed(still)(i) for i in range(4))
+    still(0)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="/proc tells what is blocked")
+def test_workers_are_deaf_to_ctrl_c_from_their_start_and_this_process_is_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "main.py").write_text(INTERRUPTED)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "main.py")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True"] * 4 + ["False"]
 
 
 @pytest.mark.slow
