@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 # Before torch is imported, and for the processes that tests start as well. The models here are so
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
     from kdalab.lessons import Recording
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+# No example has a deadline, here as in CI (where hypothesis sees to it itself): a busy machine may
+# stop any of them for longer than the usual 200 ms.
+hypothesis.settings.register_profile(
+    "unhurried",
+    hypothesis.settings.default,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("unhurried")
 
 
 @lru_cache(maxsize=32)
