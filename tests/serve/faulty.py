@@ -98,7 +98,7 @@ class Proxy:
     async def _forward(self, body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
         """The frames of the real answer, one by one; any other answer is a cut."""
         async with (
-            httpx.AsyncClient(trust_env=False, timeout=30) as client,
+            httpx.AsyncClient(trust_env=False, timeout=60) as client,
             client.stream("POST", f"{self.target}{self.path}", json=body) as answer,
         ):
             if answer.status_code != 200:

@@ -50,7 +50,7 @@ def ids(events: list[dict[str, Any]]) -> list[int]:
 
 
 def counts(url: str) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{url}/v1/conservation", trust_env=False).json()
+    found: dict[str, Any] = httpx.get(f"{url}/v1/conservation", trust_env=False, timeout=60).json()
     return found
 
 
@@ -61,7 +61,7 @@ def prompts(n: int, size: int) -> list[list[int]]:
 def test_a_prefill_with_no_room_is_waited_for() -> None:
     asked = prompts(3, 130)
     with (
-        prefill(limits=Limits(transfers=1), slow_s=0.1) as p,
+        prefill(limits=Limits(transfers=1), slow_s=0.2) as p,
         decode(p) as d,
         ThreadPoolExecutor(3) as pool,
     ):
@@ -85,11 +85,11 @@ def test_when_it_has_no_room_for_too_long_that_is_what_is_said(fallback: bool, s
 
     with (
         in_thread(lambda: full, "prefill", Limits()) as p,
-        decode(p, fallback=fallback, queue_s=0.5) as d,
+        decode(p, fallback=fallback, queue_s=1.5) as d,
         in_thread(lambda: router_app([d], []), "router", Limits()) as r,
     ):
         body = {"prompt": [1, 2, 3], "max_tokens": 2}
-        answer = httpx.post(f"{r}/v1/completions", json=body, trust_env=False, timeout=20)
+        answer = httpx.post(f"{r}/v1/completions", json=body, trust_env=False, timeout=60)
         assert answer.status_code == status
         assert len(times) == 2, "at once, and when the time was over"
         if fallback:
@@ -100,10 +100,10 @@ def test_when_it_has_no_room_for_too_long_that_is_what_is_said(fallback: bool, s
 
 
 def test_who_waits_in_the_queue_of_prefill_does_not_ask_again() -> None:
-    asked = prompts(5, 400)  # seven steps of 0.05 s each
+    asked = prompts(5, 400)  # seven steps of 0.15 s each: the last waits for 4.2 s
     with (
-        prefill(n_active=1, slow_s=0.05) as p,
-        decode(p, piece_s=0.5) as d,
+        prefill(n_active=1, slow_s=0.15) as p,
+        decode(p, piece_s=2.5) as d,
         ThreadPoolExecutor(5) as pool,
     ):
         found = list(pool.map(lambda tokens: ask(d, tokens), asked))
@@ -119,7 +119,10 @@ def test_an_engine_that_hangs_gives_no_sign_of_life() -> None:
         assert events[-1]["fallback"].startswith("ReadTimeout")
 
 
-def test_prefills_are_asked_in_turn_and_one_that_failed_comes_last() -> None:
+def test_prefills_are_asked_in_turn_and_one_that_failed_comes_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kdalab.serve.turns.REST_S", 600.0)  # however long this takes
     with listen(Place()) as taken:
         dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
     with ExitStack() as stack:

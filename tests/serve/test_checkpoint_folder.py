@@ -65,7 +65,7 @@ def single(model: HybridModel, tokens: list[int], new: int, media: Media | None 
 
 def identity(cluster: Cluster, role: str) -> dict[str, Any]:
     url = f"{cluster.children[role].url}/v1/identity"
-    found: dict[str, Any] = httpx.get(url, trust_env=False).json()
+    found: dict[str, Any] = httpx.get(url, trust_env=False, timeout=60).json()
     return found
 
 
@@ -109,12 +109,12 @@ def test_states_of_another_checkpoint_are_refused_by_name(
         in_thread(lambda: router_app([decode], [], LIMITS), "router", LIMITS) as router,
     ):
         body = {"prompt": PROMPT, "max_tokens": 2}
-        answer = httpx.post(f"{router}/v1/completions", json=body, trust_env=False, timeout=30)
+        answer = httpx.post(f"{router}/v1/completions", json=body, trust_env=False, timeout=60)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (502, "transfer_failed")
         assert "another identity" in error["message"]
         assert field in error["message"]
-        found = httpx.get(f"{decode}/v1/conservation", trust_env=False).json()
+        found = httpx.get(f"{decode}/v1/conservation", trust_env=False, timeout=60).json()
         assert found["active_states"]["free"] == found["active_states"]["total"]
 
 

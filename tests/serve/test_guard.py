@@ -35,7 +35,7 @@ SMALL = Limits(
 @pytest.fixture(scope="module")
 def decode() -> Iterator[str]:
     """A decode process with one slot that prefills by itself."""
-    options = ModelOptions(n_active=1, limits=SMALL, slow_s=0.01)
+    options = ModelOptions(n_active=1, limits=SMALL, slow_s=0.04)
     with in_thread(lambda: decode_app(options, []), "decode", SMALL) as url:
         yield url
 
@@ -56,7 +56,7 @@ def error_of(answer: httpx.Response, status: int) -> str:
 
 def complete(url: str, **body: Any) -> httpx.Response:
     body = {"prompt": [1, 2, 3], "max_tokens": 2, **body}
-    return httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=20)
+    return httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_every_number_of_a_client_is_checked(
 def test_other_requests_are_refused_in_the_same_shape(router: str, decode: str) -> None:
     post = f"{router}/v1/completions"
     kind = {"content-type": "application/json"}
-    with httpx.Client(trust_env=False) as c:
+    with httpx.Client(trust_env=False, timeout=60) as c:
         assert error_of(c.get(f"{router}/nothing"), 404) == "not_found"
         assert error_of(c.get(post), 405) == "method_not_allowed"
         assert error_of(c.post(post, content=b"{", headers=kind), 400) == "invalid_request"
@@ -122,7 +122,10 @@ def test_a_body_that_never_ends_is_given_up(router: str) -> None:
 
 def test_a_token_is_asked_of_everybody() -> None:
     build = lambda: router_app(["http://127.0.0.1:9"], [], SMALL, TOKEN)  # noqa: E731
-    with in_thread(build, "router", SMALL, TOKEN) as url, httpx.Client(trust_env=False) as c:
+    with (
+        in_thread(build, "router", SMALL, TOKEN) as url,
+        httpx.Client(trust_env=False, timeout=60) as c,
+    ):
         assert c.get(f"{url}/healthz").status_code == 200
         for headers in ({}, {"authorization": "Bearer no"}, {"authorization": TOKEN}):
             answer = c.get(f"{url}/v1/conservation", headers=headers)
@@ -153,7 +156,7 @@ def test_one_slot_is_waited_for_and_then_refused_by_name(router: str) -> None:
     """One slot: the second request waits and is refused, a third finds the queue full."""
     url = f"{router}/v1/completions"
     body = {"prompt": list(range(64)), "max_tokens": 50, "stream": True}
-    with httpx.stream("POST", url, json=body, trust_env=False) as answer:
+    with httpx.stream("POST", url, json=body, trust_env=False, timeout=60) as answer:
         parts = answer.iter_raw()
         next(parts)
         found: list[httpx.Response] = []
@@ -178,11 +181,11 @@ def test_without_a_fallback_the_error_has_a_name() -> None:
     build = lambda: decode_app(ModelOptions(limits=limits), [url], fallback=False)  # noqa: E731
     with in_thread(build, "decode", limits) as decode:
         body = {"prompt": [1, 2, 3], "max_tokens": 2}
-        answer = httpx.post(f"{decode}/v1/generate", json=body, trust_env=False)
+        answer = httpx.post(f"{decode}/v1/generate", json=body, trust_env=False, timeout=60)
         error = json.loads(answer.text)["error"]
         assert error["code"] == "transfer_failed"
         assert "ConnectError" in error["message"]
-        found = httpx.get(f"{decode}/v1/conservation", trust_env=False).json()
+        found = httpx.get(f"{decode}/v1/conservation", trust_env=False, timeout=60).json()
         assert found["requests"] == {"waiting": 0, "running": 0, "receiving": 0}
         assert found["counts"]["retries"] == 1
 

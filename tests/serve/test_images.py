@@ -36,10 +36,10 @@ class Chain:
 
     def ask(self, **body: Any) -> httpx.Response:
         url = f"{self.router}/v1/completions"
-        return httpx.post(url, json=body, trust_env=False, timeout=30)
+        return httpx.post(url, json=body, trust_env=False, timeout=60)
 
     def counts(self, url: str) -> dict[str, int]:
-        found = httpx.get(f"{url}/v1/conservation", trust_env=False).json()
+        found = httpx.get(f"{url}/v1/conservation", trust_env=False, timeout=60).json()
         assert found["checked"]
         embeddings: dict[str, int] = found["embeddings"]
         return embeddings
@@ -123,7 +123,7 @@ def test_decode_falls_back_with_the_image_and_fails_by_name_without_an_encoder(
             in_thread(lambda d=decode: router_app([d], [], LIMITS), "router", LIMITS) as router,  # type: ignore[misc]
         ):
             body = {"prompt": [1, 2], "images": [image(pixels(9), at=1)], "max_tokens": 3}
-            answer = httpx.post(f"{router}/v1/completions", json=body, trust_env=False)
+            answer = httpx.post(f"{router}/v1/completions", json=body, trust_env=False, timeout=60)
             assert answer.status_code == status, answer.text
             if status == 200:
                 ids = answer.json()["choices"][0]["token_ids"]
@@ -131,7 +131,7 @@ def test_decode_falls_back_with_the_image_and_fails_by_name_without_an_encoder(
             else:
                 assert answer.json()["error"]["code"] == "transfer_failed"
                 assert "no encode process" in answer.json()["error"]["message"]
-            found = httpx.get(f"{decode}/v1/conservation", trust_env=False).json()
+            found = httpx.get(f"{decode}/v1/conservation", trust_env=False, timeout=60).json()
             assert found["embeddings"]["readers"] == 0
             assert found["active_states"]["free"] == found["active_states"]["total"]
 
@@ -145,7 +145,9 @@ def test_without_an_encoder_on_either_side_the_reason_is_said_once() -> None:
         in_thread(lambda: decode_app(options, [p]), "decode", LIMITS) as d,
     ):
         body = {"prompt": [1, 2], "images": [image(pixels(9), at=1)], "max_tokens": 3}
-        error = httpx.post(f"{d}/v1/generate", json=body, trust_env=False).json()["error"]
+        error = httpx.post(f"{d}/v1/generate", json=body, trust_env=False, timeout=60).json()[
+            "error"
+        ]
         assert error["code"] == "transfer_failed"
         assert error["message"].count("could not be encoded") == 1
         assert dead in error["message"]
@@ -161,7 +163,7 @@ def test_an_encoder_with_no_room_is_waited_for(chain: Chain) -> None:
         if len(asked) == 1:
             error = {"message": "full", "type": "x", "param": None, "code": "too_many_requests"}
             return JSONResponse({"error": error}, 429, {"Retry-After": "1"})
-        async with httpx.AsyncClient(trust_env=False) as c:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as c:
             found = await c.post(f"{chain.encode}/v1/encode", json=await request.json())
         return Response(found.content, found.status_code)
 
@@ -169,7 +171,9 @@ def test_an_encoder_with_no_room_is_waited_for(chain: Chain) -> None:
         options = ModelOptions(limits=LIMITS, encoders=(url,))
         with in_thread(lambda: decode_app(options, []), "decode", LIMITS) as d:
             body = {"prompt": [1, 2], "images": [image(pixels(9), at=1)], "max_tokens": 3}
-            lines = httpx.post(f"{d}/v1/generate", json=body, trust_env=False).text.splitlines()
+            lines = httpx.post(
+                f"{d}/v1/generate", json=body, trust_env=False, timeout=60
+            ).text.splitlines()
     events = [json.loads(line) for line in lines]
     assert [e["token"] for e in events if "token" in e] == single([1], pixels(9), [2], 3)
     assert len(asked) == 2

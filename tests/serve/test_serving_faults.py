@@ -112,7 +112,9 @@ def test_decode_killed_before_the_last_piece_leaves_nothing_in_prefill(running: 
         def ask() -> None:
             try:
                 body = {"prompt": fresh(8, 600), "max_tokens": 4}
-                answer = httpx.post(f"{victim.url}/v1/generate", json=body, trust_env=False)
+                answer = httpx.post(
+                    f"{victim.url}/v1/generate", json=body, trust_env=False, timeout=60
+                )
                 seen.append(answer.text)
             except httpx.HTTPError as error:
                 seen.append(type(error).__name__)

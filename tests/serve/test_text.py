@@ -73,7 +73,7 @@ def router() -> Iterator[str]:
 
 def complete(url: str, **body: Any) -> httpx.Response:
     body = {"prompt": [5, 6, 7], "max_tokens": 20, **body}
-    return httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=20)
+    return httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=60)
 
 
 def test_stop_strings_and_tokens_end_an_answer(router: str) -> None:
@@ -92,7 +92,9 @@ def test_stop_strings_and_tokens_end_an_answer(router: str) -> None:
     assert by_token == choice
     streamed = ""
     body = {"prompt": [5, 6, 7], "max_tokens": 20, "stop": ["unheard of", stop], "stream": True}
-    with httpx.stream("POST", f"{router}/v1/completions", json=body, trust_env=False) as answer:
+    with httpx.stream(
+        "POST", f"{router}/v1/completions", json=body, trust_env=False, timeout=60
+    ) as answer:
         for line in answer.iter_lines():
             if line.startswith("data: {"):
                 streamed += json.loads(line[6:])["choices"][0]["text"]
@@ -144,7 +146,7 @@ def test_what_is_refused_says_what_is_allowed(
 
 
 def test_models_are_those_of_every_decode_process_that_answers(router: str) -> None:
-    found = httpx.get(f"{router}/v1/models", trust_env=False).json()
+    found = httpx.get(f"{router}/v1/models", trust_env=False, timeout=60).json()
     assert [card["id"] for card in found["data"]] == ["tiny"]
     k3 = ModelOptions(model="tiny-k3")
     with (
@@ -152,7 +154,7 @@ def test_models_are_those_of_every_decode_process_that_answers(router: str) -> N
         in_thread(lambda: decode_app(ModelOptions(), []), "decode", Limits()) as d,
         in_thread(lambda: router_app([k, "http://127.0.0.1:9", d], []), "router", Limits()) as r,
     ):
-        found = httpx.get(f"{r}/v1/models", trust_env=False).json()
+        found = httpx.get(f"{r}/v1/models", trust_env=False, timeout=60).json()
         assert {card["id"] for card in found["data"]} == {"tiny", "tiny-k3"}
         for model in ("tiny", "tiny-k3") * 2:
             answer = complete(r, model=model)
