@@ -22,7 +22,7 @@ from kdalab.errors import KdalabError
 
 def kdalab(*arguments):
     command = [sys.executable, "-m", "kdalab.cli.main", "demo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 def free_port():

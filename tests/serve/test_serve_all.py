@@ -35,7 +35,7 @@ def started(more: Sequence[str]) -> tuple[subprocess.Popen[str], list[str]]:
 
 def ended(process: subprocess.Popen[str], lines: list[str]) -> None:
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert process.stdout is not None
     process.stdout.close()
     for pid in (int(x.rsplit(" ", 1)[1].rstrip(")")) for x in lines if "(process " in x):
