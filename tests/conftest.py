@@ -65,6 +65,8 @@ def browser(chromium: str) -> Iterator[Browser]:
     from demos.screenshots import browser as opened
 
     with opened(chromium) as running:
+        # A busy machine is waited for; what never comes fails all the same, if later.
+        running.on("context", lambda context: context.set_default_timeout(90_000))
         yield running
 
 

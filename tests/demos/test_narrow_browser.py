@@ -23,7 +23,7 @@ def test_a_narrow_page_shows_its_menus_in_a_line_and_what_the_step_touched(brows
     shown = link.bounding_box()
     assert shown["x"] >= 0
     assert shown["x"] + shown["width"] <= 400
-    link.click(timeout=3000)  # it can be reached: nothing covers or clips it
+    link.click()  # it can be reached: nothing covers or clips it
     page.wait_for_url("**/density*")
 
     page.goto(f"{hub}/modes?step=6")

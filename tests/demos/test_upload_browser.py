@@ -6,11 +6,13 @@ import gzip
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 from gradio_client import Client, handle_file
 
+from demos import _work
 from demos._page import MAX_UPLOAD_BYTES
 from demos._uploads import UPLOADS
 from kdalab.lab.generate import CHAT, generate, write_jsonl
@@ -128,15 +130,25 @@ def test_a_script_gets_the_numbers_of_its_file(hub, trace, tmp_path):
     assert kept() <= before
 
 
-def test_a_long_run_is_stopped_and_the_page_goes_on(browser, hub, tmp_path):
+def test_a_long_run_is_stopped_and_the_page_goes_on(browser, hub, tmp_path, monkeypatch):
+    at = _work.Work.at
+
+    def slowly(work, key, done, total):
+        """A run that is still there when a slow browser comes to stop it."""
+        if key.startswith("lab."):
+            time.sleep(0.2)
+        at(work, key, done, total)
+
     file = tmp_path / "mine.jsonl"
     write_jsonl(file, generate(4000, CHAT), 512)
     page = opened(browser, f"{hub}/lab?requests=5000&memory=256")
     was = page.inner_text("#kd-why")
-    upload(page, file)
-    page.wait_for_function("document.body.innerText.match(/replay \\d/)")
-    page.click("#kd-stop")
-    page.wait_for_selector("#kd-stop", state="hidden")
+    with monkeypatch.context() as patch:
+        patch.setattr(_work.Work, "at", slowly)
+        upload(page, file)
+        page.wait_for_function("document.body.innerText.match(/replay \\d/)")
+        page.click("#kd-stop")
+        page.wait_for_selector("#kd-stop", state="hidden")
     assert page.inner_text("#kd-why") == was
     page.locator("#kd-requests input").click()
     page.get_by_role("option", name="100", exact=True).click()
