@@ -75,7 +75,7 @@ class Stand:
         found: dict[str, Any] = self.client.get(f"{self.child(role).url}/v1/conservation").json()
         return found
 
-    def settled(self, role: str, seconds: float = 15.0) -> dict[str, Any]:
+    def settled(self, role: str, seconds: float = 60.0) -> dict[str, Any]:
         """Conservation once nothing is under way; every rule is checked by the process itself."""
         until = time.monotonic() + seconds
         while True:

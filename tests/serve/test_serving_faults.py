@@ -130,9 +130,9 @@ def test_decode_killed_before_the_last_piece_leaves_nothing_in_prefill(running: 
         else:
             pytest.fail("no transfer began")
         victim.kill()
-        asking.join(20)
+        asking.join(60)
         assert seen == ["RemoteProtocolError"] or seen == ["ReadError"]
-        for _ in range(200):
+        for _ in range(1200):
             found = running.client.get(address).json()
             if not leaks(found):
                 break
@@ -194,7 +194,7 @@ def test_steps_that_were_scheduled_too_many_change_nothing_that_was_sent(running
             answer = running.ask(tokens, 5).json()
             assert answer["choices"][0]["token_ids"] == single(tokens, 5)
             assert "fallback" not in answer["kdalab"]
-        for _ in range(100):
+        for _ in range(1200):
             found = running.client.get(f"{ahead.url}/v1/conservation").json()
             if not leaks(found):
                 break

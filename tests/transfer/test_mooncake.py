@@ -262,11 +262,11 @@ def test_up_runs_until_it_is_ended_and_leaves_nothing(end: signal.Signals) -> No
         said = json.loads(line)
         assert is_alive(said["pid"])
         up.send_signal(end)
-        assert up.wait(20) == (-end if end is signal.SIGKILL else 0)
+        assert up.wait(60) == (-end if end is signal.SIGKILL else 0)
         if end is signal.SIGKILL:
             if sys.platform != "linux":
                 os.kill(said["pid"], signal.SIGTERM)
-            by = time.monotonic() + 20
+            by = time.monotonic() + 60
             while is_running(said["pid"]) and time.monotonic() < by:
                 time.sleep(0.05)
         assert not is_running(said["pid"])
