@@ -34,6 +34,7 @@ def rgb(colour):
 def test_a_picture_is_saved_in_the_theme_shown_and_needs_no_style_sheet(context, hub, theme):
     page = context.new_page()
     page.goto(f"{hub}/tree?step=5&__theme={theme}")
+    page.wait_for_function("document.querySelector('#kd-stepbar input')?.value === '5'")
     page.wait_for_selector("html:not(.kd-waits) #kd-picture svg")
     words = page.locator("#kd-picture svg text").all_text_contents()
     name, data = saved(page, "picture-svg")
