@@ -128,7 +128,7 @@ def check_free(host: str, port: int) -> None:
             other = port + 1 if port + 1 in PORTS else port - 1
             raise KdalabError(
                 f"port {port} on {host} is in use. End the program that uses it, or choose "
-                f"another: kdalab demo --port {other}"
+                f"another: kdalab demo --port {other} (make demo PORT={other})"
             ) from error
         if error.errno == errno.EACCES:
             raise KdalabError(

@@ -142,7 +142,8 @@ def _print_bounds(found: Yardsticks) -> None:
     def add(name: str, tokens: int) -> None:
         table.add_row(name, f"{tokens:,}", f"{tokens / found.input_tokens * 100:.2f}")
 
-    add("known from earlier prompts (unlimited KV)", found.known)
+    # A request has a token left to compute: `lab replay` counts an exact repeat's last block too.
+    add("known, a token left to compute (unlimited KV)", found.known)
     add(f"KV only, clairvoyant, {budget}", found.kv_only)
     add(f"[bold]proven upper bound, {budget}[/]", found.bound)
     add(f"[bold]best schedule found, {budget}[/]", found.found)

@@ -124,6 +124,25 @@ def advise(
     return [_Search(trace, system, objective, jobs, on_replay).run() for system in wanted]
 
 
+def at_an_end(setup: Setup, knobs: dict[str, tuple[str, ...]]) -> list[str]:
+    """What to say where a setting is the largest or the smallest number that was tried."""
+    said = []
+    for knob in ("checkpoints", "split", "interval"):
+        numbers = sorted(n for v in knobs.get(knob, ()) if (n := _number(v)) is not None)
+        text = shown(knob, getattr(setup, knob))
+        if len(numbers) > 1 and (here := _number(text)) in (numbers[0], numbers[-1]):
+            which = "smallest" if here == numbers[0] else "largest"
+            said.append(f"{knob}={text} is the {which} that was tried: try beyond it by lab replay")
+    return said
+
+
+def _number(value: str) -> float | None:
+    try:
+        return float(value.rpartition(":")[2])
+    except ValueError:
+        return None
+
+
 class _Search:
     def __init__(
         self,
@@ -242,6 +261,10 @@ class _Search:
             row,
             tuple(neighbours),
             len(self.rows),
-            (*assumptions(best, self.trace.block_tokens), *self.system.limits),
+            (
+                *assumptions(best, self.trace.block_tokens),
+                *self.system.limits,
+                *at_an_end(best, self.system.knobs),
+            ),
             tuple(warnings),
         )

@@ -193,7 +193,7 @@ def density_figure(
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{t:,}" for t in ticks])
     named = f"{words['interval']} ({words['here']}: {here:,})" if here else words["interval"]
     figure.update_xaxes(title=named, row=2, col=1)
-    figure.update_yaxes(title=words["restored"], tickformat=".0%", rangemode="tozero", row=1, col=1)
+    figure.update_yaxes(title=words["restored"], tickformat="~%", rangemode="tozero", row=1, col=1)
     figure.update_yaxes(title=words["bytes"], type="log", dtick=1, row=2, col=1)
     figure.update_layout(
         legend={"orientation": "h", "x": 0, "y": -0.17, "yanchor": "top"}, margin={"b": 104}

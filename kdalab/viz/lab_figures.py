@@ -144,7 +144,7 @@ def pareto_figure(
         tickvals=ticks,
         ticktext=[f"{size:,.4g}" for size in ticks],
     )
-    figure.update_yaxes(title=GAINS[gain], tickformat=".0%" if share else None, rangemode="tozero")
+    figure.update_yaxes(title=GAINS[gain], tickformat="~%" if share else None, rangemode="tozero")
     return figure
 
 

@@ -96,7 +96,7 @@ def lines_figure(
         low, high = math.log10(min(xs)), math.log10(max(xs))
         room = 0.03 * (high - low or 1)
         figure.update_xaxes(type="log", range=[low - room, high + room])
-    figure.update_yaxes(title=words["y"], tickformat=".0%" if percent else None)
+    figure.update_yaxes(title=words["y"], tickformat="~%" if percent else None)
     if log_y:
         figure.update_yaxes(type="log")
     elif y_from_zero:

@@ -133,7 +133,7 @@ def error_figure(
         theme_name=theme_name,
     )  # fmt: skip
     figure.update_xaxes(title=words["x"], range=[0.5, most + 0.5])
-    figure.update_yaxes(title=words["y"], tickformat=".0%", rangemode="tozero")
+    figure.update_yaxes(title=words["y"], tickformat="~%", rangemode="tozero")
     figure.update_layout(legend={"orientation": "h", "y": -0.28})
     return figure
 
@@ -173,6 +173,6 @@ def recall_figure(
         theme_name=theme_name,
     )  # fmt: skip
     figure.update_xaxes(title=words["x"], type="log", tickvals=xs, ticktext=[f"{x}" for x in xs])
-    figure.update_yaxes(title=words["y"], tickformat=".0%", range=[0, 1.05])
+    figure.update_yaxes(title=words["y"], tickformat="~%", range=[0, 1.05])
     figure.update_layout(legend={"orientation": "h", "y": -0.28})
     return figure

@@ -8,7 +8,7 @@ import pytest
 
 from kdalab.errors import KdalabError
 from kdalab.lab import Setup
-from kdalab.lab.advise import Advice, advise
+from kdalab.lab.advise import Advice, advise, at_an_end
 from kdalab.lab.flags import describe, own_policy, sglang, sglang_flags, vllm
 from kdalab.lab.generate import PRESETS, generated_trace
 
@@ -118,3 +118,19 @@ def test_advice_starts_from_a_setup_of_either_cache() -> None:
     assert vllm(blocks, 512).default.chunk == 4096
     assert own_policy(blocks, "a.py:B").default.speed == 2
     assert "blocks have no host tier" in " ".join(vllm(radix, 512, 1).limits)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("checkpoints=branch-first:32768", "checkpoints=branch-first:32768 is the largest that"),
+        ("checkpoints=branch-first:2048 split=0.5 memory=1GiB", "branch-first:2048 is the smalle"),
+        ("checkpoints=branch-first:8192 split=4 memory=1GiB", "split=4.0 is the largest that was"),
+        ("checkpoints=branch-first:8192", ""),
+        ("checkpoints=leaf", ""),
+    ],
+)
+def test_a_value_at_the_end_of_those_tried_is_named(text: str, said: str) -> None:
+    found = at_an_end(Setup.parse(text), sglang(Setup(memory=1 << 30)).knobs)
+    assert said in "; ".join(found)
+    assert len(found) == bool(said)
