@@ -39,13 +39,21 @@ class App(gr.Blocks):
     async def preprocess_data(
         self, block_fn: Any, inputs: list[Any], *more: Any, **named: Any
     ) -> Any:
-        """As Gradio's; what stands in a file's place and is no upload of this server is a message.
+        """As Gradio's, but for two things. What stands in a file's place and is no upload of this
+        server is a message. What was typed into a slider's box comes as it is, for
+        ``Number.check`` to judge: Gradio's own check speaks English only, and of a box that was
+        emptied it knows no message.
 
         Raises:
-            gr.Error: it is; no word of what lies at the path that was asked for.
+            gr.Error: no upload; no word of what lies at the path that was asked for.
         """
+        typed = {i: b.minimum for i, b in enumerate(block_fn.inputs) if isinstance(b, gr.Slider)}
+        allowed = [typed.get(i, value) for i, value in enumerate(inputs)]
         try:
-            return await super().preprocess_data(block_fn, inputs, *more, **named)
+            found = await super().preprocess_data(block_fn, allowed, *more, **named)
+            for i in typed:
+                found[i] = inputs[i]
+            return found
         except Exception as error:
             if not any(isinstance(block, gr.File) for block in block_fn.inputs):
                 raise

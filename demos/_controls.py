@@ -107,11 +107,13 @@ class Number:
     width: int = 180
 
     def check(self, value: Any) -> int | float:
-        """The number, on the slider's own grid.
+        """The number, on the slider's own grid; None is a box that was emptied.
 
         Raises:
             KdalabError: no number, or one outside the limits.
         """
+        if value is None:
+            raise KdalabError(f"{self.key} has no value; use {self.low:g} to {self.high:g}")
         if isinstance(value, str):
             try:
                 value = float(value)

@@ -10,7 +10,7 @@ import gradio as gr
 
 from demos import _file, _opening, _page, _work
 from demos._blocks import App
-from demos._controls import Settings
+from demos._controls import Number, Settings
 from demos._layout import (
     Parts,
     controls_at,
@@ -168,6 +168,20 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
             return (gr.skip(),) * len(ran)
         return *presets_at(lesson, settings, lang[0]), *whole_run(lesson, settings, None, lang)
 
+    def back(now: Settings, lang: tuple[str, str], *values: Any) -> list[Any]:
+        """A number that cannot be goes back to what is shown; the rest stays as it was chosen. By
+        now the browser has put the nearest limit into its box."""
+        shown = controls_at(lesson, now, lang[0])
+
+        def stays(control: Any, value: Any) -> bool:
+            limits = (control.low, control.high) if isinstance(control, Number) else ()
+            return value not in (None, *limits) or value == now[control.key]
+
+        return [
+            gr.skip() if stays(control, value) else update
+            for control, value, update in zip(order, values, shown, strict=True)
+        ]
+
     def idle(event: Any) -> None:
         if lesson.long:
             event.then(None, None, None, js=_page.IDLE_JS, api_visibility="private")
@@ -191,7 +205,9 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
             continue
         else:
             event = component.release if isinstance(component, gr.Slider) else component.input
-            idle(event(run, inputs, ran, **options))
+            started = event(run, inputs, ran, **options)
+            started.failure(back, [parts.settings, *inputs], parts.controls, **_STEP)
+            idle(started)
     for file in parts.files:
         _file.wire(
             lesson, file, order, parts.controls, parts.lang, options, page,

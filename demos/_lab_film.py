@@ -188,6 +188,9 @@ class LabFilm(Film):
             (t(lang, "common.in-step"), now),
             (t(lang, "lab.why"), reason + self._used(lang)),
         ]
+        if self.source.startswith("--made-up"):  # a file's notes stand under the file
+            notes = "".join(f"<li>{esc(say(lang, note))}</li>" for note in self.run.report.notes)
+            parts.append((t(lang, "lab.trace"), f"<ul>{notes}</ul>"))
         held: Sequence[str] = self.run.account.assumptions
         if kind in ("advice", "defaults"):
             one = self._advice(step)

@@ -228,7 +228,7 @@ def assumptions(setup: Setup, block: int) -> tuple[str, ...]:
     if setup.arrivals:
         out.append(
             "requests arrive by the trace's clock"
-            + (f", {setup.speed:g} times faster" if setup.speed != 1 else "")
+            + (f", its times divided by {setup.speed:g}" if setup.speed != 1 else "")
             + ", are prefilled one at a time in that order, and stay until their last output token "
             f"({r.decode_s * 1e3:g} ms each); what they hold cannot be evicted"
         )

@@ -68,6 +68,8 @@ def sglang(base: Setup, host: int = 0) -> System:
         "SGLang's INT8 pool stands beside the active pool and has a size of its own; here states "
         "of both forms share the state memory",
         "a chunk of prefill holds one request here, in SGLang perhaps several",
+        "the memory is that of one rank of tensor parallel size 1; of more ranks each holds all "
+        "latent KV and its share of every state",
         "SGLang's INT8 checkpoints go with a fixed split and without a host tier only; no other "
         "combination was tried",
     )

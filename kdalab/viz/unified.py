@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _HIGH, _TOP, _SPLIT_TOP = 40.0, 66.0, 186.0
+_LABEL = 66.0  # the longest number of bytes at a frontier
 _READABLE = 14.0
 """A narrower box has its number only in its tooltip."""
 
@@ -87,11 +88,16 @@ def unified_svg(
     if (high - low) * scale > 60:
         free = f"{words['free']} {format_bytes(high - low)}"
         parts.append(svg.text((low + high) / 2 * scale, _TOP + 24, free, "small mid"))
-    for at, anchor, dx in ((low, "end", -3.0), (high, "", 3.0)):
+    # What stands at a frontier: the lower one's bytes end there, the upper one's begin there, or as
+    # near to it as the picture's edge lets them.
+    begin = min(high * scale + 3, svg.WIDTH - _LABEL)
+    for at, place, anchor in (
+        (low, min(low * scale - 3, begin - 6), " end"), (high, begin, "")
+    ):  # fmt: skip
         x = at * scale
         parts.append(svg.path(f"M{x:.1f} {_TOP - 6} V{_TOP + _HIGH + 12}", "pole"))
-        css = f"small strong {anchor}"
-        parts.append(svg.text(x + dx, _TOP + _HIGH + 22, format_bytes(at), css))
+        text = format_bytes(at)
+        parts.append(svg.text(place, _TOP + _HIGH + 22, text, f"small strong{anchor}"))
     for page, a, b in moves:
         half = (page_bytes if page else state_bytes) * scale / 2
         parts.append(_arc(a * scale + half, b * scale + half))

@@ -58,3 +58,31 @@ def test_the_old_run_is_dim_and_not_to_be_copied_while_a_long_one_goes_on(browse
     page.wait_for_function("getComputedStyle(document.querySelector('#kd-why')).opacity === '1'")
     assert copies.first.is_visible()
     page.context.close()
+
+
+REFUSED = [
+    ("state", "decay", "", "en", "decay has no value; use 0.8 to 1"),
+    ("tree", "states", "999999", "zh", "states = 999999；可用范围"),
+    ("tree", "states", "-5", "en", "states = -5; use 2 to 12"),
+]
+
+
+@pytest.mark.parametrize(("slug", "key", "typed", "lang", "said"), REFUSED)
+def test_a_number_that_cannot_be_is_refused_in_words_and_goes_back_to_the_run(
+    browser, hub, slug, key, typed, lang, said
+):
+    page = opened(browser, f"{hub}/{slug}?lang={lang}")
+    page.wait_for_selector(f"#kd-stepbar [data-query*='lang={lang}']", state="attached")
+    box = page.locator(f"#kd-{key} input[type=number]")
+    shown = box.input_value()
+    assert shown not in ("", typed)
+    box.fill(typed)
+    box.press("Tab")
+    page.get_by_text(said).first.wait_for()
+    value = f"document.querySelector('#kd-{key} input[type=number]').value"
+    page.wait_for_function(f"{value} === '{shown}'")
+    query = page.evaluate("document.querySelector('#kd-stepbar [data-query]').dataset.query")
+    assert f"{key}=" not in query  # the run is the one that was there
+    assert page.locator("[data-testid=status-tracker] > .error").count()
+    assert not page.locator("[data-testid=status-tracker] > .error >> visible=true").count()
+    page.context.close()
