@@ -161,10 +161,13 @@ def _wire_runs(lesson: Lesson, pages: Sequence[Listed], parts: Parts, page: gr.B
     def run(http: gr.Request, progress: Any = gr.Progress(), lang: Any = None, *values: Any) -> Any:
         given = {c.key: v for c, v in zip(order, values, strict=True)}
         settings = guard(lesson.settings, given, lang=lang[0])
+        work = _work.Work(lang[0], _file.teller(progress))
         try:
-            with _work.working(str(http.session_hash), _work.Work(lang[0], _file.teller(progress))):
+            with _work.working(str(http.session_hash), work):
                 guard(lesson.play, settings, lang=lang[0])
         except _work.StoppedError:
+            if work.by_reader:  # the controls, and a file's note, are ahead of what is shown
+                gr.Info(t(lang[0], "common.stopped"), title="")
             return (gr.skip(),) * len(ran)
         return *presets_at(lesson, settings, lang[0]), *whole_run(lesson, settings, None, lang)
 

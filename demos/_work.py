@@ -30,6 +30,7 @@ class Work:
 
     def __init__(self, lang: str, tell: Tell | None = None, seconds: float | None = None) -> None:
         self.lang, self.tell, self.stopped = lang, tell, False
+        self.by_reader = False  # stopped by its button, not by a newer run
         self._told = 0.0
         self._until = None if seconds is None else time.monotonic() + seconds
 
@@ -95,7 +96,7 @@ def stop(visit: str) -> None:
     with _lock:
         work = _running.get(visit)
     if work is not None:
-        work.stopped = True
+        work.stopped = work.by_reader = True
 
 
 def at(key: str, done: int, total: int | None = None) -> None:

@@ -115,7 +115,8 @@ def difference_html(measured: Comparison) -> str:
         f"<h3>{esc(measured.request)} against a run from zero</h3>"
         f"<p>{verdict} {esc(choice)} {computed:,} prompt tokens computed instead of "
         f"{measured.n_tokens:,}; {saved:,} saved.</p>"
-        f'<table class="kd-table"><thead><tr><th>at the end of the prompt</th>'
+        '<table class="kd-table"><thead><tr>'
+        "<th>at the end of the prompt; logits of generated tokens too</th>"
         f'<th class="num">max |difference|</th></tr></thead><tbody>{rows}</tbody></table>'
         '<p class="muted">Tiny model with random weights, fp32 on CPU; logits of '
         f"{measured.compared_logits:,} tokens compared.</p>"

@@ -149,6 +149,7 @@ def test_a_long_run_is_stopped_and_the_page_goes_on(browser, hub, tmp_path, monk
         page.wait_for_function("document.body.innerText.match(/replay \\d/)")
         page.click("#kd-stop")
         page.wait_for_selector("#kd-stop", state="hidden")
+    page.get_by_text("Stopped. What is shown is still the run before.").wait_for()
     assert page.inner_text("#kd-why") == was
     page.locator("#kd-requests input").click()
     page.get_by_role("option", name="100", exact=True).click()
