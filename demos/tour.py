@@ -121,7 +121,7 @@ def build(page: gr.Blocks | None = None) -> gr.Blocks:
         said = (code, code if query.get("lang") in LANGUAGES else "")
         return *labels(said), *shown(guard(read_place, query, lang=code), said)
 
-    def refused(http: gr.Request) -> Any:
+    def begin(http: gr.Request) -> Any:
         """The tour's beginning, in the language that the link asked for."""
         query, code = page_query(joined(http.query_params.multi_items())), language_of(http)
         said = (code, code if query.get("lang") in LANGUAGES else "")
@@ -133,7 +133,7 @@ def build(page: gr.Blocks | None = None) -> gr.Blocks:
     )
     seen.then(None, None, None, js=_page.SHOWN_JS, api_visibility="private")
     seen.failure(None, None, None, js=_page.FORGET_LINK_JS, api_visibility="private")
-    seen.failure(refused, None, [*labelled, *frame], **_QUIET)
+    seen.failure(begin, None, [*labelled, *frame], **_QUIET)
     gr.api(questions, api_name=SLUG)
     return page
 

@@ -131,8 +131,8 @@ def at_an_end(setup: Setup, knobs: dict[str, tuple[str, ...]]) -> list[str]:
         numbers = sorted(n for v in knobs.get(knob, ()) if (n := _number(v)) is not None)
         text = shown(knob, getattr(setup, knob))
         if len(numbers) > 1 and (here := _number(text)) in (numbers[0], numbers[-1]):
-            which = "smallest" if here == numbers[0] else "largest"
-            said.append(f"{knob}={text} is the {which} that was tried: try beyond it by lab replay")
+            most, more = ("smallest", "smaller") if here == numbers[0] else ("largest", "larger")
+            said.append(f"{knob}={text} is the {most} that was tried; try a {more} one too")
     return said
 
 
