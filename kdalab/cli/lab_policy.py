@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from kdalab.lab.board import Entry
 
 
+#: Settings that the rows of the board differ in, or all have.
+_OF_THE_ROWS = {
+    "policy": "use --policy",
+    "checkpoints": "each row of the board has its own",
+    "retention": "each row of the board has its own",
+    "cache": "the rows of the board are of cache=radix; leave it out",
+}
+
+
 def policy_template(
     out: Annotated[Path, typer.Argument(help="The file to write.")] = Path("my_policy.py"),
     force: Annotated[bool, typer.Option("--force", help="Write over a file.")] = False,
@@ -61,8 +70,8 @@ def leaderboard(
     from kdalab.lab.setup import shown
 
     with o.known_errors():
-        for name in sorted(set(o.set_values(settings)) & {"policy", "checkpoints", "retention"}):
-            why = "use --policy" if name == "policy" else "each row of the board has its own"
+        for name in sorted(set(o.set_values(settings)) & _OF_THE_ROWS.keys()):
+            why = _OF_THE_ROWS[name]
             raise KdalabError(f"-s {name}: {why}")
         base = o.build_setup(settings, model, memory, limit=o.LIMIT)
         named: list[str | None] = list(traces) if traces else [None]

@@ -101,6 +101,8 @@ def build_report(
         if name in own and value != DEFAULTS[name]
     ]
     samples = [s._asdict() for s in account.over_time]
+    if objective == "ttft" and not setup.arrivals:
+        left.append("arrivals=off")
     sections = [
         ("The trace", rows_html(stats.rows()) + list_html(report_of(requests).lines)),
         ("One replay", code_html([account.setup]) + rows_html(account_rows(account))),

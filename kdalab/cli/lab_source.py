@@ -53,7 +53,7 @@ class Source:
     def words(self) -> str:
         """As it is typed after a command: the trace, and what is not as it is by default."""
         said = [] if self.trace is None else [self.trace]
-        if said and said[0].startswith("-"):  # or it would be read as an option
+        if said and said[0].startswith("-") and said != ["-"]:  # or it would be read as an option
             said = [f"./{self.trace}"]
         for field in fields(self)[1:]:
             value = getattr(self, field.name)

@@ -94,7 +94,7 @@ def open_any(
     from kdalab.lab.readers.mooncake import MooncakeReader
 
     options = ReadOptions(limit, max_bad, on_bytes)
-    file = source.spooled(Path(trace))
+    file = source.spooled(trace)
     try:
         found = open_trace(file, None, options)
     except KdalabError:

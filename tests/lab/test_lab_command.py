@@ -124,6 +124,8 @@ def test_a_report_says_what_its_advice_is_without(trace: Path, tmp_path: Path) -
     assert html.count(said) == 2  # once a system
     call(*words, "-s", "decoded=on")
     assert page.read_text().count("The replay above has decoded=on; the advice") == 1
+    call(*words, "-s", "arrivals=off")
+    assert page.read_text().count("The replay above has arrivals=off; the advice") == 2
     call(*words, "-s", "cache=block block=8192")
     assert page.read_text().count("The replay above has cache=block, block=8192; the advice") == 2
     call(*words)
@@ -570,6 +572,9 @@ def test_the_board_has_its_own_policies_and_fails_if_none_runs(tmp_path: Path, t
     place, _ = own_policies(tmp_path)
     words = ("leaderboard", trace, "--memory", "24GiB", "-s")
     assert "-s policy: use --policy" in call(*words, f"policy={place}", code=2)
+    assert "-s cache: the rows of the board are of cache=radix" in call(
+        *words, "cache=block", code=2
+    )
     for word in ("checkpoints=leaf", "retention=marconi"):
         assert "each row of the board has its own" in call(*words, word, code=2)
     for more in ((), ("--json",)):
@@ -610,3 +615,4 @@ def test_a_source_says_how_it_is_typed() -> None:
     assert Source(made_up="chat-like:9", seed=3).words == "--made-up chat-like:9 --seed 3"
     assert Source("t").words == "t"
     assert Source("-dash.jsonl").words == "./-dash.jsonl"
+    assert Source("-").words == "-"

@@ -406,6 +406,15 @@ def test_what_is_wrong_with_a_pipe_names_the_pipe_and_leaves_no_copy(tmp_path: P
     assert not list(copies.iterdir())
 
 
+def test_a_file_of_the_name_of_standard_input_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_synthetic(tmp_path / "-", 20)
+    monkeypatch.chdir(tmp_path)
+    assert read(Path("./-"))[1] == synthetic_trace(20).requests
+    assert list(open_trace("./-")) == synthetic_trace(20).requests
+
+
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     pipe, file = tmp_path / "pipe", write_synthetic(tmp_path / "f.jsonl", 20)
     os.mkfifo(pipe)

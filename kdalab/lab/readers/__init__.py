@@ -40,7 +40,8 @@ def open_trace(
     """The reader of a trace; nothing but its beginning has been read.
 
     Args:
-        path: a file (gzipped or not), a folder of sessions, or a pipe (which is copied first).
+        path: a file (gzipped or not), a folder of sessions, or a pipe (which is copied first); the
+            text "-" for standard input.
         format: a name of ``READERS``; None to tell it by the content.
 
     Raises:
@@ -48,9 +49,9 @@ def open_trace(
     """
     if format is not None and format not in READERS:
         raise KdalabError(f"unknown format {format!r}; allowed: {', '.join(READERS)}")
-    file = source.spooled(Path(path), None if format else _could_be_a_trace)
+    file = source.spooled(path, None if format else _could_be_a_trace)
     reader = (READERS[format] if format else sniff(file))(file, options)
-    name = "stdin" if str(path) == "-" else Path(path).name
+    name = "stdin" if path == "-" else Path(path).name
     reader.name = name.encode(errors="backslashreplace").decode() or reader.name
     return reader
 

@@ -109,9 +109,10 @@ def document(file: Path) -> bytes:
     return b"".join(parts)
 
 
-def spooled(path: Path, check: Callable[[Path], object] | None = None) -> Path:
-    """``path`` itself if it is a file or a folder; of a pipe ("-" is standard input), a temporary
-    copy: a trace is read more than once (to recognise it, to check a budget, to replay it).
+def spooled(path: Path | str, check: Callable[[Path], object] | None = None) -> Path:
+    """``path`` itself if it is a file or a folder; of a pipe (the text "-" is standard input; a
+    path of that name is a file), a temporary copy: a trace is read more than once (to recognise
+    it, to check a budget, to replay it).
 
     Args:
         check: called with the copy when it has ``CHECK_BYTES``, so that what is no trace is
@@ -121,13 +122,14 @@ def spooled(path: Path, check: Callable[[Path], object] | None = None) -> Path:
         KdalabError: it is a device, or the pipe gives more than ``MAX_SPOOL_BYTES``, or no disk
             takes it; and what ``check`` raises.
     """
-    given, path = str(path), Path("/dev/stdin") if str(path) == "-" else path
+    piped = path == "-"
+    given, path = str(path), Path("/dev/stdin" if piped else path)
     try:
         if path.is_file() or path.is_dir() or not path.exists():
-            return path.resolve() if given == "-" else path
+            return path.resolve() if piped else path
     except (OSError, ValueError):
         return path
-    given = "standard input" if given == "-" else given
+    given = "standard input" if piped else given
     with path.open("rb") as source:
         if path.is_block_device() or (path.is_char_device() and not source.isatty()):
             raise KdalabError(f"{given} is a device; give a file, a folder or a pipe")
