@@ -5,10 +5,11 @@ from __future__ import annotations
 import typer
 
 from kdalab.cli import (
+    lab_advise,
     lab_policy,
     lab_replay,
     lab_report,
-    lab_search,
+    lab_sweep,
     lab_trace,
     lab_yardsticks,
 )
@@ -23,8 +24,8 @@ app.command("generate")(lab_trace.generate)
 app.command("formats")(lab_trace.formats)
 app.command("replay")(with_source(lab_replay.replay))
 app.command("settings")(lab_replay.settings)
-app.command("sweep")(with_source(lab_search.sweep))
-app.command("advise")(with_source(lab_search.advise))
+app.command("sweep")(with_source(lab_sweep.sweep))
+app.command("advise")(with_source(lab_advise.advise))
 app.command("report")(with_source(lab_report.report))
 app.command("policy-template")(lab_policy.policy_template)
 app.command("leaderboard")(with_source(lab_policy.leaderboard, ("jobs", "as_json")))

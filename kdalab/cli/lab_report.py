@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kdalab.cli import lab_options as o
+from kdalab.cli.lab_advise import replay_command
 from kdalab.cli.lab_replay import account_rows
-from kdalab.cli.lab_search import replay_command
 from kdalab.cli.lab_source import Source
 
 if TYPE_CHECKING:
